@@ -1,0 +1,2 @@
+//! The wire contract between the probe and userspace.
+#![no_std]

@@ -1,0 +1,3 @@
+//! The eBPF object.
+#![no_std]
+#![no_main]

@@ -1,0 +1,3 @@
+//! The `throttle` binary: parse, then call one verb.
+
+fn main() {}

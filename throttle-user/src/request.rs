@@ -1,0 +1,101 @@
+//! What the workload and the client know about one request, without any help from the observer.
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::{DurationNs, MonoNs};
+
+/// One worker thread's part of a request, stamped by the worker itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerSpan {
+    /// Thread id as the kernel numbers it (`gettid`), in the server's pid namespace.
+    pub tid: u32,
+    /// `CLOCK_MONOTONIC` when the worker took its part up.
+    pub started_ns: MonoNs,
+    /// `CLOCK_MONOTONIC` when its part was done.
+    pub finished_ns: MonoNs,
+    /// `CLOCK_THREAD_CPUTIME_ID` difference between the two stamps.
+    pub cpu_time_ns: DurationNs,
+}
+
+/// The server's answer: when the request came, and what each worker did for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerSpan {
+    /// `CLOCK_MONOTONIC` when the server had read the request.
+    pub accepted_ns: MonoNs,
+    /// Earliest start of a worker.
+    pub started_ns: MonoNs,
+    /// Latest finish of a worker.
+    pub finished_ns: MonoNs,
+    /// CPU time asked of the request as a whole, ns.
+    pub work_ns: DurationNs,
+    /// One entry a worker, in order of hand-out; never empty.
+    pub workers: Vec<WorkerSpan>,
+}
+
+impl ServerSpan {
+    /// Wall time of the work: first start to last finish. This is the latency the study reports.
+    #[must_use]
+    pub fn wall(&self) -> DurationNs {
+        self.finished_ns.since(self.started_ns)
+    }
+
+    /// CPU time of all workers together.
+    #[must_use]
+    pub fn cpu_time(&self) -> DurationNs {
+        self.workers.iter().map(|worker| worker.cpu_time_ns).sum()
+    }
+
+    /// The worker that finished last: the critical path of a fan-out request.
+    #[must_use]
+    pub fn critical(&self) -> Option<&WorkerSpan> {
+        self.workers.iter().max_by_key(|worker| worker.finished_ns)
+    }
+}
+
+/// How a request ended, as the client saw it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "outcome")]
+pub enum Outcome {
+    /// Answered with a span.
+    Ok {
+        /// The server's own account.
+        server: ServerSpan,
+    },
+    /// Not answered, or answered with an error.
+    Failed {
+        /// What went wrong, naming the address.
+        error: String,
+    },
+}
+
+/// One request from due time to answer, as the client stamped it (client's `CLOCK_MONOTONIC`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestSpan {
+    /// Number of the request within its run, from 0.
+    pub request: u64,
+    /// Stream that sent it, from 0.
+    pub stream: u32,
+    /// When the schedule wanted it sent. In a closed loop this equals `sent_ns`.
+    pub due_ns: MonoNs,
+    /// When it was sent.
+    pub sent_ns: MonoNs,
+    /// When the whole answer, or the error, was there.
+    pub received_ns: MonoNs,
+    /// How it ended.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+impl RequestSpan {
+    /// Sent to received.
+    #[must_use]
+    pub fn service_time(&self) -> DurationNs {
+        self.received_ns.since(self.sent_ns)
+    }
+
+    /// Due to received: what a user of a fixed schedule waits, late sends included.
+    #[must_use]
+    pub fn latency(&self) -> DurationNs {
+        self.received_ns.since(self.due_ns)
+    }
+}
