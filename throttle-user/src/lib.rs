@@ -4,5 +4,10 @@
 //! Modules stand here in that order; ARCHITECTURE.md has the table of who may import whom, and a test enforces it.
 #![forbid(unsafe_code)]
 
+pub mod attribution;
+pub mod cgroup;
+pub mod event;
+pub mod probe;
 pub mod request;
 pub mod time;
+pub mod timeline;

@@ -1,0 +1,73 @@
+//! Wakeups, migrations and exits of the tasks of selected groups.
+
+use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
+use throttle_ebpf::record::{Exit, Migrate, Wake, kind};
+
+use crate::{emit::emit, kernel::Task, maps::wants_tasks};
+
+/// `sched_wakeup(struct task_struct *)`; the target CPU's rq lock is held and the task is queued.
+#[btf_tracepoint(function = "sched_wakeup")]
+pub(crate) fn sched_wakeup(ctx: BtfTracePointContext) -> i32 {
+    wake(Task(ctx.arg(0)), kind::WAKEUP);
+    0
+}
+
+/// `sched_wakeup_new(struct task_struct *)`
+#[btf_tracepoint(function = "sched_wakeup_new")]
+pub(crate) fn sched_wakeup_new(ctx: BtfTracePointContext) -> i32 {
+    wake(Task(ctx.arg(0)), kind::WAKEUP_NEW);
+    0
+}
+
+/// `sched_migrate_task(struct task_struct *, int dest_cpu)`, before the move.
+#[btf_tracepoint(function = "sched_migrate_task")]
+pub(crate) fn sched_migrate_task(ctx: BtfTracePointContext) -> i32 {
+    let task = Task(ctx.arg(0));
+    let dest_cpu: i32 = ctx.arg(1);
+    if let Some(cgroup) = selected(task) {
+        emit(kind::MIGRATE, 0, None, |header| Migrate {
+            header,
+            cgroup,
+            tid: task.tid(),
+            dest_cpu: dest_cpu.cast_unsigned(),
+        });
+    }
+    0
+}
+
+/// `sched_process_exit(struct task_struct *, …)`
+#[btf_tracepoint(function = "sched_process_exit")]
+pub(crate) fn sched_process_exit(ctx: BtfTracePointContext) -> i32 {
+    let task = Task(ctx.arg(0));
+    if let Some(cgroup) = selected(task) {
+        emit(kind::EXIT, 0, None, |header| Exit { header, cgroup, tid: task.tid(), pad: 0 });
+    }
+    0
+}
+
+#[inline(always)]
+fn wake(task: Task, kind: u8) {
+    let Some(cgroup) = selected(task) else { return };
+    let queue = task.queue();
+    let hierarchy = queue.throttle_count() != 0;
+    emit(kind, 0, None, |header| Wake {
+        header,
+        cgroup,
+        tid: task.tid(),
+        target_cpu: queue.cpu(),
+        levels: if hierarchy { task.throttled_levels() } else { 0 },
+        hierarchy: u8::from(hierarchy),
+        pad: [0; 5],
+    });
+}
+
+/// The task's cgroup if its tasks are wanted.
+#[inline(always)]
+fn selected(task: Task) -> Option<u64> {
+    let group = task.group();
+    if !group.limited() {
+        return None;
+    }
+    let cgroup = group.id();
+    wants_tasks(cgroup).then_some(cgroup)
+}

@@ -1,0 +1,281 @@
+//! A loaded and attached probe, and the thread that reads it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use aya::{
+    Btf, Ebpf, EbpfLoader,
+    maps::{HashMap, MapData, PerCpuArray, RingBuf},
+    programs::{BtfTracePoint, ProgramError},
+};
+use aya_log::EbpfLogger;
+use throttle_ebpf::{
+    config::{Config, DETAIL_EDGES, DETAIL_NONE, DETAIL_TASKS},
+    record::CpuState,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::{
+    event::{CgroupId, Event},
+    probe::{KernelLayout, Losses, decode::decode},
+};
+
+/// What is recorded of a cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Nothing.
+    None,
+    /// Period boundaries and throttle edges.
+    Edges,
+    /// As edges, and every switch, wakeup, migration and exit of its tasks.
+    Tasks,
+}
+
+impl Detail {
+    fn wire(self) -> u32 {
+        match self {
+            Self::None => DETAIL_NONE,
+            Self::Edges => DETAIL_EDGES,
+            Self::Tasks => DETAIL_TASKS,
+        }
+    }
+}
+
+/// What one observer is to do.
+#[derive(Clone, Debug)]
+pub struct ObserverPlan {
+    /// Cgroups by kernfs id.
+    pub groups: Vec<(CgroupId, Detail)>,
+    /// Detail of limited cgroups not listed.
+    pub unlisted: Detail,
+    /// Record switches to and from the idle task.
+    pub idle: bool,
+    /// Observe listed groups also where no level of theirs has a quota.
+    pub unlimited: bool,
+    /// Size of the ring buffer, bytes; rounded up to a power of two pages by the loader.
+    pub ring_bytes: u32,
+    /// Send the probe's own diagnostics to the `log` crate's logger.
+    pub log: bool,
+}
+
+/// Default size of the ring buffer: half a second of two CPUs at 200,000 records a second each.
+pub const RING_BYTES: u32 = 16 << 20;
+
+/// How often the reader looks: the ring holds far more than this.
+const POLL: Duration = Duration::from_millis(4);
+
+/// Why the probe could not be started or read.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// The object was refused.
+    #[error("the eBPF object could not be loaded: {0}")]
+    Load(#[source] Box<aya::EbpfError>),
+    /// The kernel's BTF could not be read by the loader.
+    #[error("the kernel's BTF could not be read: {0}")]
+    Btf(#[from] aya::BtfError),
+    /// A program was refused or could not be attached.
+    #[error("tracepoint {tracepoint} could not be {step}: {source}")]
+    Program {
+        /// Tracepoint.
+        tracepoint: &'static str,
+        /// "loaded" or "attached".
+        step: &'static str,
+        /// What the kernel said, with the verifier's log.
+        source: Box<ProgramError>,
+    },
+    /// A map could not be used.
+    #[error("map {map} of the eBPF object could not be used: {source}")]
+    Map {
+        /// Map.
+        map: &'static str,
+        /// What the kernel said.
+        source: Box<aya::maps::MapError>,
+    },
+    /// The object lacks something this program expects.
+    #[error("the eBPF object has no {0}: it was built from another version of this program")]
+    Foreign(&'static str),
+    /// The reader thread is gone.
+    #[error("the thread that reads the ring buffer ended early")]
+    Reader,
+}
+
+/// A program of the object and the tracepoint it belongs to.
+type Attachment = (&'static str, &'static str);
+
+/// Attached in this order, before the switch: all others are there for what a switch starts.
+const PROGRAMS: [Attachment; 6] = [
+    ("hrtimer_expire_entry", "hrtimer_expire_entry"),
+    ("hrtimer_expire_exit", "hrtimer_expire_exit"),
+    ("sched_wakeup", "sched_wakeup"),
+    ("sched_wakeup_new", "sched_wakeup_new"),
+    ("sched_migrate_task", "sched_migrate_task"),
+    ("sched_process_exit", "sched_process_exit"),
+];
+/// Only from 6.5 on.
+const CSD_PROGRAMS: [Attachment; 2] =
+    [("csd_function_entry", "csd_function_entry"), ("csd_function_exit", "csd_function_exit")];
+/// By the position of `prev` among the arguments.
+const SWITCH: Attachment = ("sched_switch", "sched_switch");
+const SWITCH_STATE_FIRST: Attachment = ("sched_switch_state_first", "sched_switch");
+
+/// A running observer. Dropping it detaches everything.
+pub struct Observer {
+    ebpf: Ebpf,
+    groups: HashMap<MapData, u64, u32>,
+    states: PerCpuArray<MapData, [u64; STATE_WORDS]>,
+    stop: Arc<AtomicBool>,
+    reader: Option<JoinHandle<u64>>,
+}
+
+const STATE_WORDS: usize = size_of::<CpuState>() / size_of::<u64>();
+
+impl Observer {
+    /// Loads, attaches and starts reading; every event is handed to `sink` on the reader's thread, in ring order: ordered
+    /// for each CPU, nearly ordered across CPUs.
+    ///
+    /// # Errors
+    /// [`ProbeError`] names the tracepoint or map and what the kernel said.
+    pub fn start(
+        plan: &ObserverPlan,
+        kernel: &KernelLayout,
+        sink: impl FnMut(Event) + Send + 'static,
+    ) -> Result<Self, ProbeError> {
+        let config = Config {
+            default_detail: plan.unlisted.wire(),
+            idle: plan.idle.into(),
+            unlimited: plan.unlimited.into(),
+            log: plan.log.into(),
+        };
+        let mut ebpf = EbpfLoader::new()
+            .override_global("LAYOUT", kernel.layout.as_bytes(), true)
+            .override_global("CONFIG", config.as_bytes(), true)
+            .override_global("AYA_LOG_LEVEL", &u8::from(plan.log).wrapping_mul(u8::MAX), false)
+            .map_max_entries("EVENTS", plan.ring_bytes)
+            .load(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/throttle-probe")))
+            .map_err(|error| ProbeError::Load(Box::new(error)))?;
+        let btf = Btf::from_sys_fs()?;
+        let mut groups = map(&mut ebpf, "GROUPS", |map| HashMap::try_from(map))?;
+        let states = map(&mut ebpf, "STATE", |map| PerCpuArray::try_from(map))?;
+        let events = map(&mut ebpf, "EVENTS", |map| RingBuf::try_from(map))?;
+        for &(id, detail) in &plan.groups {
+            insert(&mut groups, id, detail)?;
+        }
+        let logger = plan.log.then(|| EbpfLogger::init(&mut ebpf).ok()).flatten();
+        let csd = CSD_PROGRAMS.iter().filter(|_| kernel.csd_tracepoints);
+        let switch = if kernel.switch_prev_arg == 2 { SWITCH_STATE_FIRST } else { SWITCH };
+        for &attachment in csd.chain(&PROGRAMS).chain([&switch]) {
+            attach(&mut ebpf, attachment, &btf)?;
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let reader = std::thread::Builder::new()
+            .name("ring".into())
+            .spawn({
+                let stop = Arc::clone(&stop);
+                move || read(events, logger, &stop, sink)
+            })
+            .map_err(|_| ProbeError::Reader)?;
+        Ok(Self { ebpf, groups, states, stop, reader: Some(reader) })
+    }
+
+    /// Changes what is recorded of a cgroup.
+    ///
+    /// # Errors
+    /// If the map is full or gone.
+    pub fn watch(&mut self, id: CgroupId, detail: Detail) -> Result<(), ProbeError> {
+        insert(&mut self.groups, id, detail)
+    }
+
+    /// Names of the attached programs.
+    #[must_use]
+    pub fn programs(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.ebpf.programs().map(|(name, _)| name.to_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// Reads what is left and stops. Every record written before the call has been handed to the sink when it returns.
+    ///
+    /// # Errors
+    /// If the reader or the account of losses is gone.
+    pub fn stop(mut self) -> Result<Losses, ProbeError> {
+        self.stop.store(true, Ordering::Release);
+        let undecoded =
+            self.reader.take().ok_or(ProbeError::Reader)?.join().map_err(|_| ProbeError::Reader)?;
+        let states = self
+            .states
+            .get(&0, 0)
+            .map_err(|source| ProbeError::Map { map: "STATE", source: Box::new(source) })?;
+        let states = states.iter().map(|words| CpuState::read_from_bytes(words.as_bytes()).unwrap_or_default());
+        Ok(Losses { undecoded, ..Losses::from_states(states) })
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(reader) = self.reader.take() {
+            // The reader's panic, if any, has been printed; there is nobody left to tell.
+            let _ = reader.join();
+        }
+    }
+}
+
+fn read(
+    mut events: RingBuf<MapData>,
+    mut logger: Option<EbpfLogger<&'static dyn log::Log>>,
+    stop: &AtomicBool,
+    mut sink: impl FnMut(Event),
+) -> u64 {
+    let mut undecoded = 0;
+    loop {
+        // Read before the drain: what was written before the request to stop is drained below.
+        let last = stop.load(Ordering::Acquire);
+        while let Some(record) = events.next() {
+            match decode(&record) {
+                Ok(event) => sink(event),
+                Err(_) => undecoded += 1,
+            }
+        }
+        if let Some(logger) = &mut logger {
+            logger.flush();
+        }
+        if last {
+            return undecoded;
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+fn map<M>(
+    ebpf: &mut Ebpf,
+    name: &'static str,
+    open: impl FnOnce(aya::maps::Map) -> Result<M, aya::maps::MapError>,
+) -> Result<M, ProbeError> {
+    let map = ebpf.take_map(name).ok_or(ProbeError::Foreign(name))?;
+    open(map).map_err(|source| ProbeError::Map { map: name, source: Box::new(source) })
+}
+
+fn insert(groups: &mut HashMap<MapData, u64, u32>, id: CgroupId, detail: Detail) -> Result<(), ProbeError> {
+    groups
+        .insert(id.0, detail.wire(), 0)
+        .map_err(|source| ProbeError::Map { map: "GROUPS", source: Box::new(source) })
+}
+
+fn attach(ebpf: &mut Ebpf, (name, tracepoint): Attachment, btf: &Btf) -> Result<(), ProbeError> {
+    let failed =
+        |step| move |source| ProbeError::Program { tracepoint, step, source: Box::new(source) };
+    let program: &mut BtfTracePoint = ebpf
+        .program_mut(name)
+        .ok_or(ProbeError::Foreign(name))?
+        .try_into()
+        .map_err(failed("used"))?;
+    program.load(tracepoint, btf).map_err(failed("loaded"))?;
+    program.attach().map_err(failed("attached"))?;
+    Ok(())
+}

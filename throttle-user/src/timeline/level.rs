@@ -1,0 +1,263 @@
+//! Throttle edges of each level on each CPU.
+//!
+//! A *mark* is the kernel's `cfs_rq.throttled`: this group's own quota is out on this CPU. The kernel counts time only from
+//! an instant that differs by version ([`CountsFrom`]), to the end of the mark.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::{Deserialize, Serialize};
+
+use super::{CountsFrom, Setting, interval::Span};
+use crate::{
+    event::{CgroupId, Event, Left, OnCpu, QueueState, Release, What},
+    time::{DurationNs, MonoNs},
+};
+
+/// How a throttle was seen to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndedBy {
+    /// Period timer: exact to the length of its callback.
+    Period,
+    /// Slack timer, inside a period.
+    Slack,
+    /// Remote call sent by a timer's CPU.
+    Csd,
+    /// A later event showed it over: it ended at or before then (limit written, task moved, CPU taken offline).
+    Later,
+}
+
+impl From<Release> for EndedBy {
+    fn from(release: Release) -> Self {
+        match release {
+            Release::Period => Self::Period,
+            Release::Slack => Self::Slack,
+            Release::Csd => Self::Csd,
+        }
+    }
+}
+
+/// One throttle of one level on one CPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Throttle {
+    /// The level whose quota ran out.
+    pub cgroup: CgroupId,
+    /// The CPU.
+    pub cpu: u32,
+    /// First event that showed the mark.
+    pub marked: MonoNs,
+    /// From when the kernel counts it; `None` = nobody suffered.
+    pub start: Option<MonoNs>,
+    /// End; `None` = still throttled at the last event.
+    pub end: Option<MonoNs>,
+    /// How the end was seen.
+    pub ended_by: Option<EndedBy>,
+    /// False: records were lost while it lasted.
+    pub complete: bool,
+}
+
+impl Throttle {
+    /// From the mark to the end, or to `until` while it lasts.
+    #[must_use]
+    pub fn span(&self, until: MonoNs) -> Span {
+        Span::new(self.marked, self.end.unwrap_or(until))
+    }
+
+    /// What the kernel adds to `throttled_time` for it: nothing before it ends.
+    #[must_use]
+    pub fn counted(&self) -> DurationNs {
+        match (self.start, self.end) {
+            (Some(start), Some(end)) => end.since(start),
+            _ => DurationNs::ZERO,
+        }
+    }
+}
+
+/// A stretch in which a cgroup's queue on a CPU was throttled by itself or an ancestor, with somebody suffering: what the
+/// kernel counts in `cpu.stat.local`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HierarchyThrottle {
+    /// The cgroup that suffered.
+    pub cgroup: CgroupId,
+    /// The CPU.
+    pub cpu: u32,
+    /// First victim.
+    pub start: MonoNs,
+    /// When the last level was released; `None` = not yet.
+    pub end: Option<MonoNs>,
+    /// False: records were lost while it lasted.
+    pub complete: bool,
+}
+
+impl HierarchyThrottle {
+    /// From start to end, or to `until` while it lasts.
+    #[must_use]
+    pub fn span(&self, until: MonoNs) -> Span {
+        Span::new(self.start, self.end.unwrap_or(until))
+    }
+}
+
+/// What an event changed.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// Marks set: (level, CPU).
+    pub set: Vec<(CgroupId, u32)>,
+    /// Marks cleared: (level, CPU).
+    pub cleared: Vec<(CgroupId, u32)>,
+}
+
+/// The state machine over all levels and CPUs.
+pub(super) struct LevelTracker<'a> {
+    setting: &'a Setting,
+    open: BTreeMap<(CgroupId, u32), Throttle>,
+    suffering: HashMap<(CgroupId, u32), MonoNs>,
+    done: Vec<Throttle>,
+    hierarchy: Vec<HierarchyThrottle>,
+}
+
+impl<'a> LevelTracker<'a> {
+    pub(super) fn new(setting: &'a Setting) -> Self {
+        Self { setting, open: BTreeMap::new(), suffering: HashMap::new(), done: vec![], hierarchy: vec![] }
+    }
+
+    /// Whether a level is out of quota on a CPU.
+    pub(super) fn marked(&self, level: CgroupId, cpu: u32) -> bool {
+        self.open.contains_key(&(level, cpu))
+    }
+
+    /// Whether a task of `leaf` is held on a CPU by some level.
+    pub(super) fn held(&self, leaf: CgroupId, cpu: u32) -> bool {
+        self.setting.path(&leaf).iter().any(|&level| self.marked(level, cpu))
+    }
+
+    /// CPUs on which a level is out of quota.
+    pub(super) fn marked_cpus(&self, level: CgroupId) -> u32 {
+        let count = self.open.range((level, 0)..=(level, u32::MAX)).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn observe(&mut self, event: &Event) -> Changes {
+        let mut changes = Changes::default();
+        match &event.what {
+            What::Switch { prev, left, next, .. } => {
+                if let Some(prev) = prev {
+                    self.levels(prev, event.cpu, event.at, &mut changes);
+                    let suffers = match self.setting.counts_from {
+                        CountsFrom::Task => *left == Some(Left::Throttled),
+                        CountsFrom::Queued => *left != Some(Left::Blocked),
+                        CountsFrom::Mark => true,
+                    };
+                    self.suffer(prev, event.cpu, event.at, suffers);
+                }
+                if let Some(next) = next {
+                    self.levels(next, event.cpu, event.at, &mut changes);
+                    self.suffer(next, event.cpu, event.at, self.setting.counts_from != CountsFrom::Task);
+                }
+            }
+            What::Wakeup { task, target_cpu, .. } => {
+                self.levels(task, *target_cpu, event.at, &mut changes);
+                self.suffer(task, *target_cpu, event.at, self.setting.counts_from != CountsFrom::Task);
+            }
+            What::Queue(queue) => self.queue(queue, event.at, &mut changes),
+            What::Period(run) | What::Slack(run) if run.throttled_cpus == 0 && !run.truncated => {
+                let over: Vec<_> =
+                    self.open.range((run.cgroup, 0)..=(run.cgroup, u32::MAX)).map(|(&key, _)| key).collect();
+                for (level, cpu) in over {
+                    self.clear(level, cpu, run.entry, EndedBy::Later, &mut changes);
+                }
+            }
+            What::Period(_) | What::Slack(_) | What::Migrate { .. } | What::Exit { .. } => {}
+        }
+        changes
+    }
+
+    /// Takes over the marks that a task showed on its path.
+    fn levels(&mut self, task: &OnCpu, cpu: u32, at: MonoNs, changes: &mut Changes) {
+        let setting = self.setting;
+        for (distance, &level) in setting.path(&task.cgroup).iter().enumerate() {
+            if task.levels.contains(distance) {
+                self.set(level, cpu, at, changes);
+            } else {
+                self.clear(level, cpu, at, EndedBy::Later, changes);
+            }
+        }
+    }
+
+    /// A task shows that somebody suffers under the levels it showed.
+    fn suffer(&mut self, task: &OnCpu, cpu: u32, at: MonoNs, suffers: bool) {
+        if !suffers || task.levels.is_empty() {
+            return;
+        }
+        let setting = self.setting;
+        let path = setting.path(&task.cgroup);
+        for (distance, &level) in path.iter().enumerate() {
+            if task.levels.contains(distance)
+                && let Some(throttle) = self.open.get_mut(&(level, cpu))
+            {
+                throttle.start.get_or_insert(at);
+            }
+            if (distance..path.len()).any(|above| task.levels.contains(above)) {
+                self.suffering.entry((level, cpu)).or_insert(at);
+            }
+        }
+    }
+
+    fn queue(&mut self, queue: &QueueState, at: MonoNs, changes: &mut Changes) {
+        // It was on the list at entry, so it was throttled then even if no event had shown it.
+        self.set(queue.cgroup, queue.cpu, queue.entry, changes);
+        if !queue.throttled {
+            self.clear(queue.cgroup, queue.cpu, at, queue.release.into(), changes);
+        }
+    }
+
+    fn set(&mut self, cgroup: CgroupId, cpu: u32, at: MonoNs, changes: &mut Changes) {
+        if self.marked(cgroup, cpu) {
+            return;
+        }
+        let start = (self.setting.counts_from == CountsFrom::Mark).then_some(at);
+        let throttle = Throttle { cgroup, cpu, marked: at, start, end: None, ended_by: None, complete: true };
+        self.open.insert((cgroup, cpu), throttle);
+        changes.set.push((cgroup, cpu));
+    }
+
+    fn clear(&mut self, cgroup: CgroupId, cpu: u32, at: MonoNs, by: EndedBy, changes: &mut Changes) {
+        let Some(throttle) = self.open.remove(&(cgroup, cpu)) else { return };
+        self.done.push(Throttle { end: Some(at.max(throttle.marked)), ended_by: Some(by), ..throttle });
+        changes.cleared.push((cgroup, cpu));
+        let released: Vec<_> = self
+            .suffering
+            .keys()
+            .copied()
+            .filter(|&(sufferer, on)| {
+                on == cpu && self.setting.path(&sufferer).contains(&cgroup) && !self.held(sufferer, cpu)
+            })
+            .collect();
+        for key in released {
+            if let Some(start) = self.suffering.remove(&key) {
+                self.hierarchy.push(HierarchyThrottle {
+                    cgroup: key.0,
+                    cpu,
+                    start,
+                    end: Some(at.max(start)),
+                    complete: true,
+                });
+            }
+        }
+    }
+
+    /// All throttles, those still open included, in order of their start.
+    pub(super) fn finish(self) -> (Vec<Throttle>, Vec<HierarchyThrottle>) {
+        let Self { setting: _, open, suffering, mut done, mut hierarchy } = self;
+        done.extend(open.into_values());
+        done.sort_by_key(|throttle| (throttle.marked, throttle.cgroup, throttle.cpu));
+        hierarchy.extend(suffering.into_iter().map(|((cgroup, cpu), start)| HierarchyThrottle {
+            cgroup,
+            cpu,
+            start,
+            end: None,
+            complete: true,
+        }));
+        hierarchy.sort_by_key(|throttle| (throttle.start, throttle.cgroup, throttle.cpu));
+        (done, hierarchy)
+    }
+}

@@ -1,0 +1,120 @@
+//! From events to what was going on: throttle intervals by level and CPU, states of threads, period boundaries, idle CPUs.
+//!
+//! [`Timeline::build`] is pure: it takes the events of one observer and returns the timeline and its gaps, and cannot fail.
+//! What is not known is `Unknown`, never guessed.
+
+pub mod boundary;
+pub mod gap;
+pub mod idle;
+pub mod interval;
+pub mod level;
+pub mod period;
+pub mod thread;
+
+use std::collections::BTreeMap;
+
+use crate::{
+    event::{CgroupId, Event, What},
+    time::MonoNs,
+};
+use boundary::Boundary;
+use gap::Gap;
+use interval::{Span, Spans};
+use level::{HierarchyThrottle, LevelTracker, Throttle};
+use thread::{ThreadLine, ThreadTracker};
+
+/// From what instant the kernel counts a throttle (kernel/sched/fair.c, see ARCHITECTURE.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CountsFrom {
+    /// Up to 6.5: from the throttle itself, also with nothing queued.
+    Mark,
+    /// 6.6 to 6.17: from when something is queued.
+    Queued,
+    /// From 6.18: from when the first task is taken off.
+    Task,
+}
+
+/// What the timeline must know besides the events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// For each cgroup that can hold tasks: its path of ids, itself first, then parent and so on.
+    pub paths: BTreeMap<CgroupId, Vec<CgroupId>>,
+    /// How this kernel counts.
+    pub counts_from: CountsFrom,
+    /// CPUs that are online.
+    pub cpus: u32,
+}
+
+impl Setting {
+    /// Path of a cgroup; a cgroup not listed is a path of its own.
+    #[must_use]
+    pub fn path<'a>(&'a self, leaf: &'a CgroupId) -> &'a [CgroupId] {
+        self.paths.get(leaf).map_or(std::slice::from_ref(leaf), Vec::as_slice)
+    }
+}
+
+/// What one observer saw.
+#[derive(Clone, Debug, Default)]
+pub struct Timeline {
+    /// First to last event.
+    pub span: Option<Span>,
+    /// Throttles of each level on each CPU, in order of their start.
+    pub throttles: Vec<Throttle>,
+    /// Stretches in which a cgroup's queue on a CPU was throttled by any level, with somebody suffering.
+    pub hierarchy: Vec<HierarchyThrottle>,
+    /// Threads by id.
+    pub threads: BTreeMap<u32, ThreadLine>,
+    /// Period boundaries of each limited cgroup, in order.
+    pub boundaries: BTreeMap<CgroupId, Vec<Boundary>>,
+    /// When each CPU was idle; a CPU without any idle switch is absent: not measured.
+    pub idle: BTreeMap<u32, Spans>,
+    /// Stretches with lost records.
+    pub gaps: Vec<Gap>,
+}
+
+impl Timeline {
+    /// Builds the timeline of `events`, which may come in any order across CPUs.
+    #[must_use]
+    pub fn build(mut events: Vec<Event>, setting: &Setting) -> Self {
+        // A CPU's own records are in order of their sequence numbers; time orders CPUs among each other. Records of one
+        // timer run share a time stamp and are kept in order by the sequence.
+        events.sort_by_key(|event| (event.at, event.cpu, event.seq));
+        let (Some(first), Some(last)) = (events.first(), events.last()) else { return Self::default() };
+        let span = Span::new(first.at, MonoNs(last.at.0 + 1));
+        let gaps = gap::find(&events);
+        let mut levels = LevelTracker::new(setting);
+        let mut threads = ThreadTracker::new(setting);
+        let mut boundaries: BTreeMap<CgroupId, Vec<Boundary>> = BTreeMap::new();
+        for event in &events {
+            if let What::Period(run) = &event.what {
+                let marked = levels.marked_cpus(run.cgroup);
+                boundaries.entry(run.cgroup).or_default().push(Boundary::new(event, run, marked));
+            }
+            let changes = levels.observe(event);
+            threads.observe(event, &changes, &levels);
+        }
+        let mut threads = threads.finish(span.end);
+        gap::blank(&mut threads, &gaps);
+        let (mut throttles, mut hierarchy) = levels.finish();
+        for throttle in &mut throttles {
+            throttle.complete &= !gap::touches(&gaps, throttle.span(span.end));
+        }
+        for throttle in &mut hierarchy {
+            throttle.complete &= !gap::touches(&gaps, throttle.span(span.end));
+        }
+        Self { span: Some(span), throttles, hierarchy, threads, boundaries, idle: idle::spans(&events, span), gaps }
+    }
+
+    /// Boundaries of a cgroup.
+    #[must_use]
+    pub fn boundaries_of(&self, cgroup: CgroupId) -> &[Boundary] {
+        self.boundaries.get(&cgroup).map_or(&[], Vec::as_slice)
+    }
+
+    /// End of what was seen.
+    #[must_use]
+    pub fn end(&self) -> MonoNs {
+        self.span.map_or(MonoNs(0), |span| span.end)
+    }
+}
