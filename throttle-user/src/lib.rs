@@ -4,5 +4,6 @@
 //! Modules stand here in that order; ARCHITECTURE.md has the table of who may import whom, and a test enforces it.
 #![forbid(unsafe_code)]
 
+pub mod cgroup;
 pub mod request;
 pub mod time;
