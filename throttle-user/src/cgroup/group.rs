@@ -157,12 +157,9 @@ impl Group {
     /// [`GroupError::Gone`] when the group is not there, [`GroupError::Read`] otherwise.
     pub fn read(&self, name: &str) -> Result<String, GroupError> {
         let path = self.path.join(name);
-        fs::read_to_string(&path).map_err(|source| {
-            if is_gone(&source) && !self.path.is_dir() {
-                GroupError::Gone { path: self.path.clone() }
-            } else {
-                GroupError::Read { path, source }
-            }
+        fs::read_to_string(&path).map_err(|source| match self.gone(&source) {
+            Some(gone) => gone,
+            None => GroupError::Read { path, source },
         })
     }
 
@@ -185,13 +182,17 @@ impl Group {
     pub fn write(&self, name: &str, value: &str) -> Result<(), GroupError> {
         let path = self.path.join(name);
         let written = OpenOptions::new().write(true).open(&path).and_then(|mut file| file.write_all(value.as_bytes()));
-        written.map_err(|source| {
-            if is_gone(&source) && !self.path.is_dir() {
-                GroupError::Gone { path: self.path.clone() }
-            } else {
-                GroupError::Write { path, value: value.to_owned(), source }
-            }
+        written.map_err(|source| match self.gone(&source) {
+            Some(gone) => gone,
+            None => GroupError::Write { path, value: value.to_owned(), source },
         })
+    }
+
+    /// Whether an error at one of the group's files means that the whole group is gone: `ENODEV` always does, `ENOENT` may also mean
+    /// that this group has no such file.
+    fn gone(&self, error: &io::Error) -> Option<GroupError> {
+        let gone = is_gone(error) && (error.kind() != io::ErrorKind::NotFound || !self.path.is_dir());
+        gone.then(|| GroupError::Gone { path: self.path.clone() })
     }
 
     fn members(&self, file: &str) -> Result<Members, GroupError> {

@@ -2,6 +2,7 @@
 //!
 //! Owns walking up and down. Groups come and go while it walks; one that vanishes is left out, never an error.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::bandwidth::{Bandwidth, Quota};
@@ -79,11 +80,12 @@ fn look(group: &Group) -> Result<(u64, Option<Bandwidth>), GroupError> {
     Ok((group.id()?, Bandwidth::read(group)?))
 }
 
-/// `None` for a group that vanished: its directory, or (between two reads) one of its files.
+/// `None` for a group that vanished. Its files go before its directory (`cgroup_destroy_locked`), so one of them may be missing already.
 fn present<T>(looked: Result<T, GroupError>) -> Result<Option<T>, GroupError> {
     match looked {
         Ok(found) => Ok(Some(found)),
         Err(GroupError::Gone { .. }) => Ok(None),
+        Err(GroupError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -146,6 +148,19 @@ mod tests {
         let gone = hierarchy.group("kubepods.slice/no-such.slice");
         assert_eq!(present(look(&gone)).expect("no error"), None);
         assert!(matches!(ancestors(&hierarchy, &gone), Err(GroupError::Gone { .. })));
+    }
+
+    #[test]
+    fn a_group_that_loses_its_files_during_a_walk_is_left_out() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for group in ["half", "whole"] {
+            fs::create_dir(dir.path().join(group)).expect("made");
+            fs::write(dir.path().join(group).join("cpu.cfs_quota_us"), "-1\n").expect("written");
+        }
+        fs::write(dir.path().join("whole/cpu.cfs_period_us"), "100000\n").expect("written");
+        let hierarchy = Hierarchy { version: Version::V1, mount: dir.path().to_owned(), mount_root: "/".into() };
+        let paths: Vec<_> = walk(&hierarchy).expect("walked").into_iter().map(|node| node.path).collect();
+        assert_eq!(paths, [PathBuf::new(), PathBuf::from("whole")]);
     }
 
     #[test]
