@@ -1,0 +1,38 @@
+//! Cgroups as CFS bandwidth sees them: where the cpu controller is, what limits groups have, what the kernel counted, and groups of
+//! our own to measure in.
+//!
+//! Both versions of the interface stand behind the same types; what a version or a kernel lacks is `None` or an error that says
+//! so, never 0. In reading order:
+//!
+//! - [`hierarchy`]: the mount of the cpu controller, v1 or v2, and this process's place in it
+//! - [`group`]: one cgroup: directory, id, members, control files
+//! - [`limit`] and [`bandwidth`]: `200m` as people write it; quota, period and burst as the kernel has it
+//! - [`counters`]: `cpu.stat` and `cpu.stat.local`, and the growth between two readings
+//! - [`tree`]: walking down from the mount, and up from a group
+//! - [`scratch`], [`stale`]: groups for one run, and those a killed run left
+//! - [`quiet`]: waiting until the period timers have stopped
+
+pub mod bandwidth;
+pub mod counters;
+pub mod group;
+pub mod hierarchy;
+pub mod limit;
+pub mod owner;
+mod place;
+pub mod quiet;
+mod remove;
+pub mod scratch;
+pub mod stale;
+pub mod tree;
+
+pub use bandwidth::{Bandwidth, BandwidthError, Quota};
+pub use counters::{Counters, DeltaError, Figures};
+pub use group::{Group, GroupError, Members};
+pub use hierarchy::{Hierarchy, HierarchyError, Version};
+pub use limit::{CpuLimit, DEFAULT_PERIOD_US, LimitError};
+pub use owner::Owner;
+pub use place::PlaceError;
+pub use quiet::{Busy, Quietness, wait_quiet};
+pub use remove::{Left, Removal};
+pub use scratch::{Level, LevelName, Nesting, Scratch, ScratchError, ScratchPlan};
+pub use stale::{Stale, remove_stale};
