@@ -1,3 +1,54 @@
-//! Developer commands.
+//! Developer commands: `cargo xtask setup`, `sweep`, `test`. Parses, then calls one of them; a file a command.
+#![forbid(unsafe_code)]
 
-fn main() {}
+mod ability;
+mod counts;
+mod cpu_cgroup;
+mod exec;
+mod setup;
+mod sweep;
+mod test;
+mod toolchain;
+
+use std::process::ExitCode;
+
+use anyhow::{Error, Result};
+use clap::{Parser, Subcommand};
+
+/// Developer commands of throttle.
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Complete what building the eBPF object takes: nightly with rust-src, bpf-linker.
+    Setup(setup::Options),
+    /// Build with real eBPF and sweep CPU limits (`throttle sweep`).
+    Sweep(sweep::Options),
+    /// Run the tests: formatting, lints, units, architecture, running kernel.
+    Test(test::Options),
+}
+
+fn main() -> ExitCode {
+    run(&Cli::parse().command).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::from(exit_code(&error))
+    })
+}
+
+fn run(task: &Task) -> Result<ExitCode> {
+    match task {
+        Task::Setup(options) => setup::run(options).map(|()| ExitCode::SUCCESS),
+        Task::Sweep(options) => sweep::run(options).map(|()| ExitCode::SUCCESS),
+        Task::Test(options) => test::run(options),
+    }
+}
+
+/// 3 where this machine cannot do it, a failed program's own code, else 1.
+fn exit_code(error: &Error) -> u8 {
+    if error.is::<setup::Incomplete>() { 3 } else { error.downcast_ref::<exec::Failed>().map_or(1, exec::Failed::code) }
+}

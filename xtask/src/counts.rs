@@ -1,0 +1,97 @@
+//! How many tests ran, read from what the test harness prints.
+
+use std::fmt;
+use std::ops::AddAssign;
+
+/// Tests of one tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Ran and held.
+    pub(crate) passed: u64,
+    /// Ran and did not.
+    pub(crate) failed: u64,
+    /// Marked `#[ignore]`, hence not run.
+    pub(crate) skipped: u64,
+}
+
+impl Counts {
+    /// Adds up the closing lines of all harnesses in `output`:
+    /// `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.00s`.
+    /// Filtered tests are not counted: they belong to another tier.
+    pub(crate) fn read(output: &str) -> Self {
+        let mut counts = Self::default();
+        for line in output.lines().filter_map(|line| line.strip_prefix("test result: ")) {
+            // The verdict ends with the first ". ", what follows are "number word" pairs.
+            let Some((_, pairs)) = line.split_once(". ") else { continue };
+            for pair in pairs.split("; ") {
+                match pair.split_once(' ') {
+                    Some((number, "passed")) => counts.passed += number.parse().unwrap_or(0),
+                    Some((number, "failed")) => counts.failed += number.parse().unwrap_or(0),
+                    Some((number, "ignored")) => counts.skipped += number.parse().unwrap_or(0),
+                    _ => {}
+                }
+            }
+        }
+        counts
+    }
+
+    /// Tests that ran.
+    pub(crate) fn ran(self) -> u64 {
+        self.passed + self.failed
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+/// Names of the tests in the harness's terse list (`time::tests::clocks_run_forward: test`).
+pub(crate) fn listed(output: &str) -> Vec<&str> {
+    output.lines().filter_map(|line| line.strip_suffix(": test")).collect()
+}
+
+/// Whether a test needs the kernel: its function's name says so.
+pub(crate) fn is_kernel_test(path: &str) -> bool {
+    path.rsplit("::").next().is_some_and(|name| name.starts_with("kernel_"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closing_lines_of_all_harnesses_add_up() {
+        let output = "running 4 tests\n\
+            test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.00s\n\n\
+            test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s\n";
+        assert_eq!(Counts::read(output), Counts { passed: 8, failed: 2, skipped: 1 });
+    }
+
+    #[test]
+    fn a_test_that_prints_something_similar_adds_nothing() {
+        assert_eq!(Counts::read("my test result: ok. 3 passed; 0 failed\ntest result: odd\n"), Counts::default());
+    }
+
+    #[test]
+    fn only_the_function_name_makes_a_kernel_test() {
+        assert!(is_kernel_test("kernel_counts_agree"));
+        assert!(is_kernel_test("probe::tests::kernel_counts_agree"));
+        assert!(!is_kernel_test("kernel_facts::tests::eras_are_told_apart"));
+        assert!(!is_kernel_test("tests::reads_the_kernel_version"));
+    }
+
+    #[test]
+    fn the_list_holds_tests_only() {
+        assert_eq!(listed("a::b: test\nc: benchmark\n\n2 tests, 1 benchmark\nd: test\n"), ["a::b", "d"]);
+    }
+}

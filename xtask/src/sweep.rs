@@ -1,0 +1,66 @@
+//! `cargo xtask sweep`: builds the observer with its eBPF object, then becomes `throttle sweep`.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::exec::{Show, cargo, collect, line};
+use crate::setup;
+
+/// Everything is `throttle sweep`'s own.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Options {
+    /// Passed to `throttle sweep` as they stand (`--help` lists what it takes).
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+    args: Vec<OsString>,
+}
+
+/// Returns only if something fails before the sweep: `exec(2)` puts the sweep in our place, so that Ctrl-C and the exit code are its own.
+///
+/// # Errors
+/// The toolchain cannot be completed, the build fails, or the program cannot be started.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    setup::run(&setup::Options {})?;
+    let mut sweep = Command::new(build()?);
+    sweep.arg("sweep").args(&options.args);
+    Err(sweep.exec()).with_context(|| format!("cannot start `{}`", line(&sweep)))
+}
+
+/// Builds `throttle` and returns where cargo put it, whatever the target directory is.
+fn build() -> Result<PathBuf> {
+    let args = ["build", "--release", "--package", "throttle-user", "--message-format", "json-render-diagnostics"];
+    let (messages, ended) = collect(&mut cargo(args), Show::Nothing)?;
+    ended?;
+    executable(&messages).ok_or_else(|| anyhow!("cargo built throttle-user, but names no executable `throttle`"))
+}
+
+/// The path of the `throttle` binary in cargo's JSON messages, one a line
+/// (<https://doc.rust-lang.org/cargo/reference/external-tools.html#artifact-messages>).
+fn executable(messages: &str) -> Option<PathBuf> {
+    let messages = messages.lines().filter_map(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+    messages
+        .filter(|message| message["reason"] == "compiler-artifact" && message["target"]["name"] == "throttle")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_executable_is_the_one_cargo_names() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"throttle_user"},"executable":null}
+{"reason":"compiler-artifact","target":{"name":"throttle"},"executable":"/elsewhere/release/throttle"}
+{"reason":"build-finished","success":true}"#;
+        assert_eq!(executable(messages), Some(PathBuf::from("/elsewhere/release/throttle")));
+    }
+
+    #[test]
+    fn no_executable_is_not_a_guess() {
+        assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#), None);
+    }
+}

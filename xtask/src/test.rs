@@ -1,0 +1,242 @@
+//! `cargo xtask test`: every tier of tests, from formatting to the running kernel, and one line that says how each went.
+
+use std::fmt;
+use std::process::{Command, ExitCode};
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::counts::{Counts, is_kernel_test, listed};
+use crate::cpu_cgroup::Priority;
+use crate::exec::{Show, cargo, collect, exec};
+use crate::{ability, setup};
+
+/// Which tiers to run.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Run only this tier; may be given several times. All by default.
+    #[arg(long = "tier", value_enum)]
+    tiers: Vec<Tier>,
+    /// Do without the kernel tier, and without what building the probe takes.
+    #[arg(long)]
+    without_kernel: bool,
+}
+
+/// A group of tests that need the same surroundings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Tier {
+    /// The sources are formatted.
+    Fmt,
+    /// No lint speaks up, on any target.
+    Clippy,
+    /// Unit and integration tests that run anywhere.
+    Unit,
+    /// Modules import what the table in ARCHITECTURE.md lets them, and nothing else.
+    Architecture,
+    /// Tests whose names start with `kernel_`: one at a time, as root, on the running kernel.
+    Kernel,
+}
+
+/// How a tier went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// A check without tests to count. `false`: it found something.
+    Checked(bool),
+    /// Tests ran.
+    Ran(Counts),
+    /// A command failed though no test did: something does not build, or broke off. What ran until then.
+    Broken(Counts),
+    /// It cannot run here. The reason.
+    CannotRun(String),
+    /// It was not to run.
+    LeftOut,
+}
+
+/// Runs the tiers asked for, each whatever became of the ones before, and prints the closing line.
+///
+/// Exit code: 0 all held; 1 a tier failed or ran no test; 3 a tier cannot run on this machine.
+///
+/// # Errors
+/// The toolchain cannot be completed, or cargo cannot be started.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let wanted = |tier: &Tier| options.tiers.is_empty() || options.tiers.contains(tier);
+    let tiers: Vec<Tier> = Tier::value_variants().iter().copied().filter(wanted).collect();
+    if tiers.contains(&Tier::Kernel) && !options.without_kernel {
+        setup::run(&setup::Options {})?;
+    }
+    let mut outcomes = Vec::new();
+    for tier in tiers {
+        eprintln!("test: {tier}");
+        let outcome = match tier {
+            Tier::Fmt => check([cargo(["fmt", "--all", "--check"])])?,
+            Tier::Clippy => check(clippy())?,
+            Tier::Unit => unit()?,
+            Tier::Architecture => tests([cargo(["test", "--package", "xtask", "--test", "architecture"])])?,
+            Tier::Kernel if options.without_kernel => Outcome::LeftOut,
+            Tier::Kernel => kernel()?,
+        };
+        outcomes.push((tier, outcome));
+    }
+    println!("{}", closing_line(&outcomes));
+    Ok(ExitCode::from(exit_code(&outcomes)))
+}
+
+/// All of the workspace, and the probe's own sources as far as the host's compiler can check them.
+fn clippy() -> [Command; 2] {
+    [
+        cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+        cargo(["clippy", "--package", "throttle-ebpf", "--features", "probe", "--", "-D", "warnings"]),
+    ]
+}
+
+/// Tests that run anywhere. xtask's own are apart from its `tests/`, which is a tier by itself.
+fn unit() -> Result<Outcome> {
+    let Some(kernel) = kernel_tests()? else { return Ok(Outcome::Broken(Counts::default())) };
+    let skip = || kernel.iter().flat_map(|name| ["--skip", name]);
+    let commands = [vec!["--workspace", "--exclude", "xtask"], vec!["--package", "xtask", "--bins"]].map(|packages| {
+        let mut command = cargo(["test", "--no-fail-fast"]);
+        command.args(packages).args(["--", "--exact"]).args(skip());
+        command
+    });
+    tests(commands)
+}
+
+/// Tests of the running kernel, serially, with priority over whatever else the machine does.
+fn kernel() -> Result<Outcome> {
+    if let Some(why) = ability::obstacle() {
+        return Ok(Outcome::CannotRun(why));
+    }
+    let Some(kernel) = kernel_tests()? else { return Ok(Outcome::Broken(Counts::default())) };
+    if kernel.is_empty() {
+        return Ok(Outcome::Ran(Counts::default()));
+    }
+    // Ctrl-C reaches the tests as well; we outlive them to take the group away.
+    ctrlc::set_handler(|| {})?;
+    let _priority = Priority::take().inspect_err(|why| eprintln!("test: kernel: without priority: {why:#}")).ok();
+    let mut command = cargo(["test", "--no-fail-fast", "--workspace", "--lib", "--bins", "--tests"]);
+    command.args(["--", "--exact", "--test-threads=1"]).args(kernel);
+    tests([command])
+}
+
+/// Full names of the kernel tier's tests. None: the tests do not build.
+fn kernel_tests() -> Result<Option<Vec<String>>> {
+    let list = ["test", "--workspace", "--lib", "--bins", "--tests", "--", "--list", "--format", "terse"];
+    let (output, ended) = collect(&mut cargo(list), Show::Nothing)?;
+    if let Err(error) = ended {
+        eprintln!("test: {error}");
+        return Ok(None);
+    }
+    Ok(Some(listed(&output).into_iter().filter(|name| is_kernel_test(name)).map(str::to_owned).collect()))
+}
+
+fn check(commands: impl IntoIterator<Item = Command>) -> Result<Outcome> {
+    let mut clean = true;
+    for mut command in commands {
+        if let Err(error) = exec(&mut command) {
+            eprintln!("test: {error}");
+            clean = false;
+        }
+    }
+    Ok(Outcome::Checked(clean))
+}
+
+fn tests(commands: impl IntoIterator<Item = Command>) -> Result<Outcome> {
+    let (mut counts, mut broken) = (Counts::default(), false);
+    for mut command in commands {
+        let (output, ended) = collect(&mut command, Show::Lines)?;
+        let ran = Counts::read(&output);
+        if let Err(error) = ended {
+            eprintln!("test: {error}");
+            broken |= ran.failed == 0;
+        }
+        counts += ran;
+    }
+    Ok(if broken { Outcome::Broken(counts) } else { Outcome::Ran(counts) })
+}
+
+fn closing_line(outcomes: &[(Tier, Outcome)]) -> String {
+    let parts: Vec<String> = outcomes.iter().map(|(tier, outcome)| format!("{tier} {outcome}")).collect();
+    format!("tiers: {}", parts.join(" | "))
+}
+
+fn exit_code(outcomes: &[(Tier, Outcome)]) -> u8 {
+    let failed = |outcome: &Outcome| match outcome {
+        Outcome::Checked(clean) => !clean,
+        Outcome::Ran(counts) => counts.failed > 0 || counts.ran() == 0,
+        Outcome::Broken(_) => true,
+        Outcome::CannotRun(_) | Outcome::LeftOut => false,
+    };
+    if outcomes.iter().any(|(_, outcome)| failed(outcome)) {
+        1
+    } else if outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::CannotRun(_))) {
+        3
+    } else {
+        0
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fmt => "fmt",
+            Self::Clippy => "clippy",
+            Self::Unit => "unit",
+            Self::Architecture => "architecture",
+            Self::Kernel => "kernel",
+        })
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Checked(true) => write!(f, "clean"),
+            Self::Checked(false) => write!(f, "FAILED"),
+            Self::Ran(counts) if counts.ran() == 0 => write!(f, "FAILED: no test ran"),
+            Self::Ran(counts) if counts.failed > 0 => write!(f, "FAILED: {counts}"),
+            Self::Ran(counts) => write!(f, "{counts}"),
+            Self::Broken(counts) => write!(f, "FAILED: did not build or broke off ({counts})"),
+            Self::CannotRun(why) => write!(f, "DID NOT RUN: {why}"),
+            Self::LeftOut => write!(f, "did not run: --without-kernel"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: Outcome = Outcome::Ran(Counts { passed: 3, failed: 0, skipped: 1 });
+
+    #[test]
+    fn the_closing_line_names_every_tier_and_its_counts() {
+        let outcomes = [
+            (Tier::Fmt, Outcome::Checked(true)),
+            (Tier::Unit, GOOD),
+            (Tier::Kernel, Outcome::CannotRun("not root (uid 1000)".to_owned())),
+        ];
+        assert_eq!(
+            closing_line(&outcomes),
+            "tiers: fmt clean | unit 3 passed, 0 failed, 1 skipped | kernel DID NOT RUN: not root (uid 1000)"
+        );
+    }
+
+    #[test]
+    fn a_tier_that_cannot_run_is_not_success_but_one_left_out_on_request_is() {
+        assert_eq!(exit_code(&[(Tier::Unit, GOOD), (Tier::Kernel, Outcome::CannotRun(String::new()))]), 3);
+        assert_eq!(exit_code(&[(Tier::Unit, GOOD), (Tier::Kernel, Outcome::LeftOut)]), 0);
+    }
+
+    #[test]
+    fn a_tier_without_a_single_test_has_failed() {
+        let none = [(Tier::Architecture, Outcome::Ran(Counts { passed: 0, failed: 0, skipped: 4 }))];
+        assert_eq!(exit_code(&none), 1);
+        assert_eq!(closing_line(&none), "tiers: architecture FAILED: no test ran");
+    }
+
+    #[test]
+    fn a_failure_outweighs_a_tier_that_cannot_run() {
+        let broken = (Tier::Unit, Outcome::Broken(Counts::default()));
+        assert_eq!(exit_code(&[broken, (Tier::Kernel, Outcome::CannotRun(String::new()))]), 1);
+    }
+}
