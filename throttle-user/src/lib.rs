@@ -4,5 +4,7 @@
 //! Modules stand here in that order; ARCHITECTURE.md has the table of who may import whom, and a test enforces it.
 #![forbid(unsafe_code)]
 
+pub mod model;
 pub mod request;
+pub mod stats;
 pub mod time;
