@@ -117,9 +117,9 @@ mod tests {
         OneThread::new(DurationNs::from_micros(work_us), &level).expect("no burst")
     }
 
-    /// Walks the period in steps of 10 us: wall times in ms (sorted), waits, share with a wait.
+    /// Walks the period in steps of 10 us, off the edges: wall times in ms (sorted), waits, share with a wait.
     fn over_phases(case: &OneThread) -> (Vec<f64>, Vec<u64>, f64) {
-        let phases = (1..=PERIOD_MS * 100).map(|step| DurationNs::from_micros(step * 10));
+        let phases = (1..=PERIOD_MS * 100).map(|step| DurationNs::from_micros(step * 10 - 5));
         let mut walls: Vec<f64> = phases.clone().map(|phase| case.wall(phase).as_millis_f64()).collect();
         walls.sort_by(f64::total_cmp);
         let waits: Vec<u64> = phases.map(|phase| case.waits(phase)).collect();

@@ -293,20 +293,23 @@ mod tests {
     fn pod_and_container_together_wait_for_the_later_refill() {
         let alone = predict(&request(57_000, 0, &[(20, Some(35))]), &Unknowns::at_hz(1000));
         let nested = predict(&request(57_000, 0, &[(20, Some(35)), (20, Some(60))]), &Unknowns::at_hz(1000));
-        assert_eq!(nested.central - alone.central, DurationNs::from_millis(25));
+        let later = nested.central - alone.central;
+        assert!((later.as_millis_f64() - 25.0).abs() < 0.2, "{later:?}");
     }
 
     #[test]
     fn quantiles_of_a_set_stand_beside_the_measured_ones() {
-        let requests: Vec<Measured> =
-            (1..=40).map(|step| request(57_000, 117_000 + step * 2_000, &[(20, Some(step * 2))])).collect();
+        // With the refill at 21..=99 ms, after the quota of 20 ms, the wall time is 117 ms and the phase.
+        let mut requests: Vec<Measured> =
+            (21..=99).step_by(2).map(|phase| request(57_000, 117_050 + phase * 1_000, &[(20, Some(phase))])).collect();
+        requests[0].wall = DurationNs::from_millis(300);
         let seen = compare(&requests, &Unknowns::at_hz(1000)).expect("requests");
         assert_eq!((seen.measured.n, seen.predicted.n), (40, 40 * u64::from(POINTS)));
         assert!(seen.predicted.p99.is_some() && seen.measured.p99.is_none());
-        // The measured walls follow 117 + phase, which holds from a phase of 20 ms on.
-        assert!(seen.inside >= 30 && seen.inside < 40, "{}", seen.inside);
+        assert_eq!(seen.inside, 39);
+        assert!(matches!(seen.predictions[0].verdict, Verdict::Above(_)));
         let (predicted, measured) = (seen.predicted.p50.as_millis_f64(), seen.measured.p50.as_millis_f64());
-        assert!((predicted - measured).abs() < 5.0, "{predicted} {measured}");
+        assert!((predicted - measured).abs() < 3.0, "{predicted} {measured}");
         assert_eq!(compare(&[], &Unknowns::at_hz(1000)), None);
     }
 

@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_throttled_request_is_judged_by_what_it_wanted_and_not_by_what_it_got() {
         let throttled = thread(&[(0, 20), (80, 100), (180, 200)], &[(20, 80), (100, 180)]);
-        let seen = smallest_limit(&[throttled.clone()], PERIOD).expect("something ran");
+        let seen = smallest_limit(std::slice::from_ref(&throttled), PERIOD).expect("something ran");
         assert_eq!(seen.limit_millicores, 600);
         let as_it_ran = ThreadUse { throttled: Vec::new(), ..throttled };
         assert_eq!(smallest_limit(&[as_it_ran], PERIOD).map(|seen| seen.limit_millicores), Some(400));
