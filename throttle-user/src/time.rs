@@ -58,6 +58,18 @@ impl DurationNs {
     }
 }
 
+impl From<u64> for DurationNs {
+    fn from(ns: u64) -> Self {
+        Self(ns)
+    }
+}
+
+impl From<DurationNs> for u64 {
+    fn from(length: DurationNs) -> Self {
+        length.0
+    }
+}
+
 impl Add for DurationNs {
     type Output = Self;
     fn add(self, other: Self) -> Self {

@@ -172,7 +172,10 @@ impl<'a> Attribution<'a> {
     }
 
     fn marked(&self, level: usize, cpu: u32, window: Span) -> DurationNs {
-        self.marks.get(level).and_then(|cpus| cpus.get(&cpu)).map_or(DurationNs::ZERO, |spans| spans.total_within(window))
+        self.marks
+            .get(level)
+            .and_then(|cpus| cpus.get(&cpu))
+            .map_or(DurationNs::ZERO, |spans| spans.total_within(window))
     }
 
     fn both(&self, thread: u32, window: Span) -> DurationNs {

@@ -62,9 +62,7 @@ pub fn decode(bytes: &[u8]) -> Result<Event, DecodeError> {
 }
 
 fn take<T: FromBytes>(bytes: &[u8], kind: Option<u8>) -> Result<T, DecodeError> {
-    T::read_from_prefix(bytes)
-        .map(|(record, _)| record)
-        .map_err(|_| DecodeError::Short { kind, length: bytes.len() })
+    T::read_from_prefix(bytes).map(|(record, _)| record).map_err(|_| DecodeError::Short { kind, length: bytes.len() })
 }
 
 fn switch(record: &Switch) -> Result<What, DecodeError> {
@@ -198,10 +196,7 @@ mod tests {
             cause: 9,
             pad: [0; 6],
         };
-        assert_eq!(
-            decode(record.as_bytes()),
-            Err(DecodeError::Value { kind: kind::QUEUE, field: "cause", value: 9 })
-        );
+        assert_eq!(decode(record.as_bytes()), Err(DecodeError::Value { kind: kind::QUEUE, field: "cause", value: 9 }));
         record.header.kind = 99;
         assert_eq!(decode(record.as_bytes()), Err(DecodeError::Kind(99)));
         record.header.kind = kind::PERIOD;

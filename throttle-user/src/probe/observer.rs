@@ -205,12 +205,9 @@ impl Observer {
     /// If the reader or the account of losses is gone.
     pub fn stop(mut self) -> Result<Losses, ProbeError> {
         self.stop.store(true, Ordering::Release);
-        let undecoded =
-            self.reader.take().ok_or(ProbeError::Reader)?.join().map_err(|_| ProbeError::Reader)?;
-        let states = self
-            .states
-            .get(&0, 0)
-            .map_err(|source| ProbeError::Map { map: "STATE", source: Box::new(source) })?;
+        let undecoded = self.reader.take().ok_or(ProbeError::Reader)?.join().map_err(|_| ProbeError::Reader)?;
+        let states =
+            self.states.get(&0, 0).map_err(|source| ProbeError::Map { map: "STATE", source: Box::new(source) })?;
         let states = states.iter().map(|words| CpuState::read_from_bytes(words.as_bytes()).unwrap_or_default());
         Ok(Losses { undecoded, ..Losses::from_states(states) })
     }
@@ -262,19 +259,13 @@ fn map<M>(
 }
 
 fn insert(groups: &mut HashMap<MapData, u64, u32>, id: CgroupId, detail: Detail) -> Result<(), ProbeError> {
-    groups
-        .insert(id.0, detail.wire(), 0)
-        .map_err(|source| ProbeError::Map { map: "GROUPS", source: Box::new(source) })
+    groups.insert(id.0, detail.wire(), 0).map_err(|source| ProbeError::Map { map: "GROUPS", source: Box::new(source) })
 }
 
 fn attach(ebpf: &mut Ebpf, (name, tracepoint): Attachment, btf: &Btf) -> Result<(), ProbeError> {
-    let failed =
-        |step| move |source| ProbeError::Program { tracepoint, step, source: Box::new(source) };
-    let program: &mut BtfTracePoint = ebpf
-        .program_mut(name)
-        .ok_or(ProbeError::Foreign(name))?
-        .try_into()
-        .map_err(failed("used"))?;
+    let failed = |step| move |source| ProbeError::Program { tracepoint, step, source: Box::new(source) };
+    let program: &mut BtfTracePoint =
+        ebpf.program_mut(name).ok_or(ProbeError::Foreign(name))?.try_into().map_err(failed("used"))?;
     program.load(tracepoint, btf).map_err(failed("loaded"))?;
     program.attach().map_err(failed("attached"))?;
     Ok(())

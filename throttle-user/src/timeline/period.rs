@@ -116,8 +116,7 @@ impl Activity {
     #[must_use]
     pub fn fully_held(&self, window: Span) -> DurationNs {
         let held: DurationNs = self.held_union.total_within(window);
-        let both: DurationNs =
-            self.held_union.within(window).map(|span| self.ran.total_within(span)).sum();
+        let both: DurationNs = self.held_union.within(window).map(|span| self.ran.total_within(span)).sum();
         held - both
     }
 
@@ -167,13 +166,7 @@ pub fn records(timeline: &Timeline, setting: &Setting, cgroup: CgroupId) -> Vec<
         .collect()
 }
 
-fn record(
-    timeline: &Timeline,
-    boundary: &Boundary,
-    index: u64,
-    cgroup: CgroupId,
-    activity: &Activity,
-) -> PeriodRecord {
+fn record(timeline: &Timeline, boundary: &Boundary, index: u64, cgroup: CgroupId, activity: &Activity) -> PeriodRecord {
     // A late timer ends several periods at once; the cell runs from one period before its due point to its last one.
     let end = boundary.due + DurationNs((boundary.periods - 1) * boundary.period.0);
     let start = MonoNs(boundary.due.0.saturating_sub(boundary.period.0));

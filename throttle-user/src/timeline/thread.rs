@@ -239,8 +239,7 @@ impl<'a> ThreadTracker<'a> {
     }
 
     fn keep(&mut self, thread: u32, open: Open) {
-        let line =
-            self.ended.entry(thread).or_insert_with(|| ThreadLine { cgroup: open.cgroup, segments: vec![] });
+        let line = self.ended.entry(thread).or_insert_with(|| ThreadLine { cgroup: open.cgroup, segments: vec![] });
         line.cgroup = open.cgroup;
         if let (Some(last), Some(first)) = (line.segments.last(), open.segments.first())
             && last.span.end < first.span.start

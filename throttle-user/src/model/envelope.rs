@@ -1,0 +1,168 @@
+//! Hard bounds on the wall time of one thread under a chain of quotas, over everything that is not known.
+//!
+//! Two idealised threads, one never behind the real one and one never ahead of it, with the CPU time granted so far as
+//! the only state of a level. The real thread runs only while its use is below the grant plus one tick of debt, and always
+//! runs while it is below the grant; what a refill makes of the grant is bounded in `Account::refill`. So at every
+//! instant `latest done <= real done <= earliest done`, whatever the leftovers, the tick and the exact refill instants.
+
+use crate::model::bandwidth::Bandwidth;
+use crate::model::signed;
+use crate::time::DurationNs;
+
+/// A level, and the stretch in which its first refill after the start lies. Later ones follow a period apart each, each
+/// somewhere in a stretch of the same width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Its quota, period and burst.
+    pub bandwidth: Bandwidth,
+    /// From the start to the earliest instant the refill may come.
+    pub earliest: DurationNs,
+    /// From the start to the latest; not before `earliest`.
+    pub latest: DurationNs,
+}
+
+/// Largest value of each amount that is not known; the least is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slack {
+    /// CPU time held in a local pool at the start.
+    pub leftover: DurationNs,
+    /// CPU time held in a local pool at a refill.
+    pub slice: DurationNs,
+    /// CPU time used but not yet charged.
+    pub tick: DurationNs,
+    /// CPU time missing from each global pool at the start.
+    pub spent: DurationNs,
+}
+
+/// The wall time that work finishing as early as can be takes.
+#[must_use]
+pub fn earliest_finish(work: DurationNs, levels: &[Window], slack: &Slack) -> DurationNs {
+    finish(work, levels, slack, Side::Earliest)
+}
+
+/// The wall time that work finishing as late as can be takes.
+#[must_use]
+pub fn latest_finish(work: DurationNs, levels: &[Window], slack: &Slack) -> DurationNs {
+    finish(work, levels, slack, Side::Latest)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Earliest,
+    Latest,
+}
+
+/// Grants of one level so far, in ns of CPU since the start.
+struct Account {
+    quota: i64,
+    period: i64,
+    burst: i64,
+    width: i64,
+    granted: i64,
+    next_refill: i64,
+}
+
+impl Account {
+    fn new(level: &Window, slack: &Slack, side: Side) -> Self {
+        let quota = signed(level.bandwidth.quota());
+        let (granted, first) = match side {
+            Side::Earliest => (quota + signed(slack.leftover), level.earliest),
+            Side::Latest => ((quota - signed(slack.spent)).max(0), level.latest),
+        };
+        Self {
+            quota,
+            period: signed(level.bandwidth.period()),
+            burst: signed(level.bandwidth.burst()),
+            width: signed(DurationNs(level.latest.0.saturating_sub(level.earliest.0))),
+            granted,
+            next_refill: signed(first),
+        }
+    }
+
+    /// A refill: one quota more, but the global pool never above quota + burst, and in the local pool somewhere between
+    /// a tick of use not yet charged and a slice.
+    ///
+    /// Earliest: the real refill comes up to `width` later, when up to `width` more is done. Latest: it came up to `width`
+    /// before, and the real thread, if it ran on beyond this one's stop, has done at least the difference more. If a
+    /// refill woke it after that stop, what it has not been charged for is no more than what it is ahead.
+    fn refill(&mut self, done: i64, stopped_for: i64, slack: &Slack, side: Side) {
+        let local = match side {
+            Side::Earliest => signed(slack.slice) + self.width,
+            Side::Latest => -(signed(slack.tick) + self.width - stopped_for).max(0),
+        };
+        self.granted = (self.granted + self.quota).min(done + self.quota + self.burst + local);
+        self.next_refill += self.period;
+    }
+}
+
+fn finish(work: DurationNs, levels: &[Window], slack: &Slack, side: Side) -> DurationNs {
+    let debt = if side == Side::Earliest { signed(slack.tick) } else { 0 };
+    let mut accounts: Vec<Account> = levels.iter().map(|level| Account::new(level, slack, side)).collect();
+    let work = signed(work);
+    let (mut now, mut done) = (0, 0);
+    let mut stopped: Option<i64> = None;
+    loop {
+        let next = accounts.iter().map(|account| account.next_refill).min().unwrap_or(i64::MAX);
+        let budget = accounts.iter().map(|account| account.granted + debt - done).min().unwrap_or(i64::MAX);
+        let run = budget.max(0).min(work - done).min(next - now);
+        done += run;
+        if done == work {
+            return DurationNs(u64::try_from(now + run).unwrap_or(0));
+        }
+        stopped = match stopped {
+            Some(since) if run == 0 => Some(since),
+            _ => Some(now + run),
+        };
+        now = next;
+        let stopped_for = stopped.map_or(0, |since| now - since);
+        for account in accounts.iter_mut().filter(|account| account.next_refill == now) {
+            account.refill(done, stopped_for, slack, side);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: Slack =
+        Slack { leftover: DurationNs::ZERO, slice: DurationNs::ZERO, tick: DurationNs::ZERO, spent: DurationNs::ZERO };
+
+    fn level(quota_ms: u64, earliest_ms: u64, latest_ms: u64) -> Window {
+        let ms = DurationNs::from_millis;
+        let bandwidth = Bandwidth::new(ms(quota_ms), ms(100)).expect("valid");
+        Window { bandwidth, earliest: ms(earliest_ms), latest: ms(latest_ms) }
+    }
+
+    #[test]
+    fn with_nothing_unknown_both_ends_are_the_closed_form() {
+        let levels = [level(10, 30, 30)];
+        let work = DurationNs::from_millis(60);
+        // The quota lasts 10 ms, the refill is at 30, four whole periods follow, then 10 ms: 440.
+        assert_eq!(earliest_finish(work, &levels, &NOTHING), DurationNs::from_millis(440));
+        assert_eq!(latest_finish(work, &levels, &NOTHING), DurationNs::from_millis(440));
+    }
+
+    #[test]
+    fn a_millisecond_of_leftover_saves_a_period_at_the_edge() {
+        let levels = [level(10, 30, 30)];
+        let work = DurationNs::from_millis(61);
+        let slack = Slack { leftover: DurationNs::from_millis(1), ..NOTHING };
+        assert_eq!(earliest_finish(work, &levels, &slack), DurationNs::from_millis(440));
+        assert_eq!(latest_finish(work, &levels, &slack), DurationNs::from_millis(531));
+    }
+
+    #[test]
+    fn an_unknown_refill_moves_the_ends_apart_by_its_width() {
+        let levels = [level(10, 30, 40)];
+        let work = DurationNs::from_millis(60);
+        assert_eq!(earliest_finish(work, &levels, &NOTHING), DurationNs::from_millis(440));
+        assert_eq!(latest_finish(work, &levels, &NOTHING), DurationNs::from_millis(450));
+    }
+
+    #[test]
+    fn no_levels_mean_no_limit() {
+        let work = DurationNs::from_millis(60);
+        assert_eq!((earliest_finish(work, &[], &NOTHING), latest_finish(work, &[], &NOTHING)), (work, work));
+    }
+}
