@@ -4,5 +4,8 @@
 //! Modules stand here in that order; ARCHITECTURE.md has the table of who may import whom, and a test enforces it.
 #![forbid(unsafe_code)]
 
+pub mod cli;
+pub mod client;
 pub mod request;
 pub mod time;
+pub mod workload;
