@@ -6,6 +6,8 @@
 
 pub mod attribution;
 pub mod cgroup;
+pub mod cli;
+pub mod client;
 pub mod event;
 pub mod model;
 pub mod probe;
@@ -13,3 +15,4 @@ pub mod request;
 pub mod stats;
 pub mod time;
 pub mod timeline;
+pub mod workload;

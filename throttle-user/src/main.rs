@@ -1,3 +1,7 @@
 //! The `throttle` binary: parse, then call one verb.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    throttle_user::cli::main()
+}

@@ -4,6 +4,67 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::{DurationNs, MonoNs};
 
+/// How a request with several workers shares its work out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FanOut {
+    /// Each worker burns its part of the work: the parts sum to it.
+    #[default]
+    Split,
+    /// Each worker burns the whole work.
+    Whole,
+}
+
+impl FanOut {
+    /// The word for it in queries, flags and JSON.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Split => "split",
+            Self::Whole => "whole",
+        }
+    }
+}
+
+impl std::str::FromStr for FanOut {
+    type Err = UnknownFanOut;
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        match word {
+            "split" => Ok(Self::Split),
+            "whole" => Ok(Self::Whole),
+            _ => Err(UnknownFanOut),
+        }
+    }
+}
+
+/// A word that names no [`FanOut`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("neither `split` (each thread burns its part of the work) nor `whole` (each thread burns all of it)")]
+pub struct UnknownFanOut;
+
+/// What a client asks of the burn server. What is `None` is left to the server's own default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkSpec {
+    /// CPU time to burn.
+    pub work_ns: Option<DurationNs>,
+    /// Worker threads to burn it on.
+    pub threads: Option<u32>,
+    /// How the threads share it.
+    pub fan_out: Option<FanOut>,
+}
+
+impl WorkSpec {
+    /// The query of `GET /burn`, without the `?`; empty when everything is left to the server. Work is given in
+    /// milliseconds, exact to the nanosecond.
+    #[must_use]
+    pub fn query(&self) -> String {
+        let work = self.work_ns.map(|DurationNs(ns)| format!("work_ms={}.{:06}", ns / 1_000_000, ns % 1_000_000));
+        let threads = self.threads.map(|threads| format!("threads={threads}"));
+        let mode = self.fan_out.map(|fan_out| format!("mode={}", fan_out.word()));
+        [work, threads, mode].into_iter().flatten().collect::<Vec<_>>().join("&")
+    }
+}
+
 /// One worker thread's part of a request, stamped by the worker itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerSpan {

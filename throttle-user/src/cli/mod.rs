@@ -1,0 +1,54 @@
+//! The command line: one verb a file, and what they share.
+//!
+//! Owns parsing and the way a verb ends. Verbs wire the library's modules together; what they decide is theirs, what they
+//! compute is the library's.
+
+mod args;
+mod exit;
+mod load;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub use exit::{Exit, Failure, OrExit, Verdict};
+
+/// Observe CFS bandwidth throttling with eBPF and say where every request's wall time went.
+///
+/// Exit codes: 0 done; 1 done, but something is not right (requests failed, counters disagree, events lost); 2 bad usage or
+/// bad input; 3 this machine cannot do it; 4 broke off midway, what was measured is kept; 130 interrupted, likewise kept.
+#[derive(Debug, Parser)]
+#[command(name = "throttle", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Serve(serve::ServeArgs),
+    Load(load::LoadArgs),
+}
+
+/// Runs the program: parses the arguments, calls the verb, tells how it ended.
+#[must_use]
+pub fn main() -> ExitCode {
+    let verdict = match Cli::parse().verb {
+        Verb::Serve(args) => serve::run(&args),
+        Verb::Load(args) => load::run(&args),
+    };
+    exit::conclude(verdict)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}
