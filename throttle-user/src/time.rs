@@ -152,7 +152,9 @@ impl ClockAnchor {
     /// How long the machine slept between `self` and a `later` anchor; zero within the readings' error.
     #[must_use]
     pub fn suspended_until(&self, later: &Self) -> DurationNs {
-        let slept = (later.boottime_ns - later.monotonic_ns).saturating_sub(self.boottime_ns - self.monotonic_ns);
+        // The monotonic value is the middle of two readings and may lie a little after the boottime one.
+        let ahead = |anchor: &Self| i128::from(anchor.boottime_ns) - i128::from(anchor.monotonic_ns);
+        let slept = u64::try_from(ahead(later) - ahead(self)).unwrap_or(0);
         let error = self.error_ns + later.error_ns;
         DurationNs(if slept <= error { 0 } else { slept })
     }

@@ -5,8 +5,12 @@
 
 mod args;
 mod exit;
+mod interrupt;
 mod load;
+mod recording;
+mod report;
 mod serve;
+mod sweep;
 
 use std::process::ExitCode;
 
@@ -27,6 +31,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Sweep(sweep::SweepArgs),
+    Report(report::ReportArgs),
     Serve(serve::ServeArgs),
     Load(load::LoadArgs),
 }
@@ -35,10 +41,17 @@ enum Verb {
 #[must_use]
 pub fn main() -> ExitCode {
     let verdict = match Cli::parse().verb {
+        Verb::Sweep(args) => sweep::run(&args),
+        Verb::Report(args) => report::run(&args),
         Verb::Serve(args) => serve::run(&args),
         Verb::Load(args) => load::run(&args),
     };
     exit::conclude(verdict)
+}
+
+/// Sends the probe's own diagnostics (aya-log) to stderr.
+fn probe_log() {
+    env_logger::Builder::new().filter_level(log::LevelFilter::Trace).target(env_logger::Target::Stderr).init();
 }
 
 #[cfg(test)]

@@ -5,7 +5,10 @@
 use btf_rs::{Btf, Member, Type};
 use throttle_ebpf::config::{ABSENT, Layout};
 
-use crate::cgroup::Version;
+use crate::{
+    cgroup::Version,
+    event::{Era, KernelFacts},
+};
 
 /// Why a BTF blob does not describe a kernel the probe can run on.
 #[derive(Debug, thiserror::Error)]
@@ -21,41 +24,15 @@ pub enum BtfError {
     Missing(&'static str),
 }
 
-/// How the kernel throttles, told apart by BTF fields, never by version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Era {
-    /// Up to 6.2: queues are throttled, the timer releases all CPUs.
-    Direct,
-    /// 6.3 to 6.17: queues are throttled, remote CPUs are released by a call.
-    Async,
-    /// From 6.18: tasks are throttled on their way to user mode (`task_struct.throttled`).
-    Task,
-}
-
-impl std::fmt::Display for Era {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Direct => "direct",
-            Self::Async => "async",
-            Self::Task => "task",
-        })
-    }
-}
-
 /// What the probe must know about a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelLayout {
     /// Offsets for the probe.
     pub layout: Layout,
-    /// How this kernel throttles.
-    pub era: Era,
+    /// What later stages must know.
+    pub facts: KernelFacts,
     /// Position of `prev` among `sched_switch`'s arguments, counted without the `void *` of the BTF typedef; `next` follows.
     pub switch_prev_arg: u32,
-    /// Whether `csd_function_entry`/`_exit` exist (6.5+).
-    pub csd_tracepoints: bool,
-    /// Whether `cpu.stat.local` counts throttled time (`cfs_rq.throttled_clock_self`, 6.6+).
-    pub local_counter: bool,
 }
 
 /// Resolves every field the probe needs.
@@ -128,7 +105,7 @@ pub fn resolve(blob: &[u8], version: Version) -> Result<KernelLayout, BtfError> 
     let csd_tracepoints = tracepoint(&btf, "csd_function_exit").is_some()
         && [layout.rq_cfsb_csd, layout.rq_cfsb_csd_list, layout.csd_func].iter().all(|&offset| offset != ABSENT);
     let switch_prev_arg = switch_prev_argument(&btf).ok_or(BtfError::Missing("tracepoint sched_switch"))?;
-    Ok(KernelLayout { layout, era, switch_prev_arg, csd_tracepoints, local_counter })
+    Ok(KernelLayout { layout, facts: KernelFacts { era, csd_tracepoints, local_counter }, switch_prev_arg })
 }
 
 /// Where a member lies.

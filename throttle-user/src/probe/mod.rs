@@ -2,10 +2,9 @@
 
 pub mod btf;
 pub mod decode;
-pub mod loss;
+mod loss;
 pub mod observer;
 pub mod prerequisites;
 
-pub use btf::{BtfError, Era, KernelLayout};
-pub use loss::Losses;
+pub use btf::{BtfError, KernelLayout};
 pub use observer::{Detail, Observer, ObserverPlan, ProbeError};

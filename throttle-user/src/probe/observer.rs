@@ -22,8 +22,8 @@ use throttle_ebpf::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
-    event::{CgroupId, Event},
-    probe::{KernelLayout, Losses, decode::decode},
+    event::{CgroupId, Event, Losses},
+    probe::{KernelLayout, decode::decode, loss::losses},
 };
 
 /// What is recorded of a cgroup.
@@ -167,7 +167,7 @@ impl Observer {
             insert(&mut groups, id, detail)?;
         }
         let logger = plan.log.then(|| EbpfLogger::init(&mut ebpf).ok()).flatten();
-        let csd = CSD_PROGRAMS.iter().filter(|_| kernel.csd_tracepoints);
+        let csd = CSD_PROGRAMS.iter().filter(|_| kernel.facts.csd_tracepoints);
         let switch = if kernel.switch_prev_arg == 2 { SWITCH_STATE_FIRST } else { SWITCH };
         for &attachment in csd.chain(&PROGRAMS).chain([&switch]) {
             attach(&mut ebpf, attachment, &btf)?;
@@ -209,7 +209,7 @@ impl Observer {
         let states =
             self.states.get(&0, 0).map_err(|source| ProbeError::Map { map: "STATE", source: Box::new(source) })?;
         let states = states.iter().map(|words| CpuState::read_from_bytes(words.as_bytes()).unwrap_or_default());
-        Ok(Losses { undecoded, ..Losses::from_states(states) })
+        Ok(losses(states, undecoded))
     }
 }
 

@@ -1,0 +1,61 @@
+//! Ctrl-C and its kin, for verbs that must clean up: the first signal asks, the second ends at once.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::Notify,
+};
+
+use super::exit::{Exit, tell};
+
+/// Whether the user wants an end. Clones share the answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Interrupt {
+    asked: Arc<AtomicBool>,
+    wake: Arc<Notify>,
+}
+
+impl Interrupt {
+    /// Listens for SIGINT, SIGTERM and SIGHUP from now on. Needs a tokio runtime.
+    pub(super) fn listen() -> std::io::Result<Self> {
+        let interrupt = Self::default();
+        for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+            let mut signals = signal(kind)?;
+            let interrupt = interrupt.clone();
+            tokio::spawn(async move {
+                while signals.recv().await.is_some() {
+                    interrupt.ask();
+                }
+            });
+        }
+        Ok(interrupt)
+    }
+
+    fn ask(&self) {
+        if self.asked.swap(true, Ordering::AcqRel) {
+            tell(format_args!("throttle: ended at once; the next start removes the cgroups left behind"));
+            std::process::exit(i32::from(Exit::Interrupted.code()));
+        }
+        tell(format_args!("throttle: interrupted: keeping what was measured and cleaning up (again: end at once)"));
+        self.wake.notify_waiters();
+    }
+
+    /// Whether a signal came.
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// Waits for a signal; returns at once if one came already.
+    pub(super) async fn asked(&self) {
+        let notified = self.wake.notified();
+        tokio::pin!(notified);
+        notified.as_mut().enable();
+        if !self.is_asked() {
+            notified.await;
+        }
+    }
+}

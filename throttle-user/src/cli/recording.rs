@@ -1,0 +1,138 @@
+//! An observer whose events are kept: in memory for what follows, and in a run's folder if there is one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::{
+    cgroup::{Counters, GroupError, Hierarchy, Quota, Scratch, tree},
+    event::{CgroupId, Event, Losses, What},
+    probe::{Detail, KernelLayout, Observer, ObserverPlan, ProbeError, observer::RING_BYTES},
+    run::{
+        record::LevelReading,
+        store::{EventWriter, StoreError},
+    },
+};
+
+/// What the reader's thread leaves for the others.
+#[derive(Default)]
+struct Kept {
+    events: Vec<Event>,
+    writer: Option<EventWriter>,
+    failed: Option<StoreError>,
+}
+
+/// A running observer and what it saw so far.
+pub(super) struct Recording {
+    observer: Observer,
+    kept: Arc<Mutex<Kept>>,
+}
+
+/// What to observe.
+pub(super) struct Scope {
+    /// Ids of the scratch groups whose tasks are wanted.
+    tasks: Vec<CgroupId>,
+    /// Ids of limited groups above them.
+    edges: Vec<CgroupId>,
+    /// Path of each level, itself first.
+    pub(super) paths: Vec<Vec<CgroupId>>,
+}
+
+impl Scope {
+    /// The levels of a scratch tree, leaf first, and every limited group above it.
+    pub(super) fn of(hierarchy: &Hierarchy, scratch: &Scratch) -> Result<Self, GroupError> {
+        let ancestors = tree::ancestors(hierarchy, scratch.container())?;
+        let ids: Vec<CgroupId> = ancestors.iter().map(|node| CgroupId(node.id)).collect();
+        let levels = scratch.levels()?.len();
+        let edges = ancestors
+            .iter()
+            .zip(&ids)
+            .skip(levels)
+            .filter(|(node, _)| node.bandwidth.is_some_and(|bandwidth| bandwidth.quota != Quota::Unlimited))
+            .map(|(_, &id)| id)
+            .collect();
+        Ok(Self {
+            tasks: ids.iter().take(levels).copied().collect(),
+            edges,
+            paths: (0..ids.len()).map(|level| ids[level..].to_vec()).collect(),
+        })
+    }
+
+    /// The container's id.
+    pub(super) fn leaf(&self) -> Option<CgroupId> {
+        self.tasks.first().copied()
+    }
+}
+
+impl Recording {
+    /// Loads and attaches a probe; every event is kept, and written if there is a writer.
+    pub(super) fn start(
+        scope: &Scope,
+        kernel: &KernelLayout,
+        unlimited: bool,
+        log: bool,
+        writer: Option<EventWriter>,
+    ) -> Result<Self, ProbeError> {
+        let wanted = |ids: &[CgroupId], detail| ids.iter().map(|&id| (id, detail)).collect::<Vec<_>>();
+        let plan = ObserverPlan {
+            groups: [wanted(&scope.tasks, Detail::Tasks), wanted(&scope.edges, Detail::Edges)].concat(),
+            unlisted: Detail::None,
+            idle: true,
+            unlimited,
+            ring_bytes: RING_BYTES,
+            log,
+        };
+        let kept = Arc::new(Mutex::new(Kept { writer, ..Kept::default() }));
+        let sink = Arc::clone(&kept);
+        let observer = Observer::start(&plan, kernel, move |event| {
+            let mut kept = sink.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(error) = kept.writer.as_mut().and_then(|writer| writer.write(&event).err()) {
+                kept.failed.get_or_insert(error);
+                kept.writer = None;
+            }
+            kept.events.push(event);
+        })?;
+        Ok(Self { observer, kept })
+    }
+
+    /// Whether a task of a cgroup was seen on a CPU.
+    pub(super) fn saw_task_of(&self, cgroup: CgroupId) -> bool {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.events.iter().any(|event| match &event.what {
+            What::Switch { prev, next, .. } => [prev, next].into_iter().flatten().any(|side| side.cgroup == cgroup),
+            _ => false,
+        })
+    }
+
+    /// Makes what was written so far readable; the first failure to write is returned here, once.
+    pub(super) fn flush(&self) -> Result<(), StoreError> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = kept.failed.take() {
+            return Err(error);
+        }
+        kept.writer.as_mut().map_or(Ok(()), EventWriter::flush)
+    }
+
+    /// Reads what is left and detaches.
+    pub(super) fn stop(self) -> Result<(Vec<Event>, Losses, Option<StoreError>), ProbeError> {
+        let Self { observer, kept } = self;
+        let losses = observer.stop()?;
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let finished = kept.writer.take().map_or(Ok(()), |mut writer| writer.finish());
+        let failed = kept.failed.take().or(finished.err());
+        Ok((std::mem::take(&mut kept.events), losses, failed))
+    }
+}
+
+/// Reads the counters of every level, leaf first.
+pub(super) fn read_levels(scratch: &Scratch) -> Result<Vec<LevelReading>, GroupError> {
+    scratch
+        .levels()?
+        .into_iter()
+        .map(|level| {
+            Ok(LevelReading {
+                level: level.level,
+                cgroup_id: CgroupId(level.cgroup_id),
+                counters: Counters::read(&level.group)?,
+            })
+        })
+        .collect()
+}

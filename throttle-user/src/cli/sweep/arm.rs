@@ -1,0 +1,234 @@
+//! One limit of a sweep: groups, server, observer, requests, counters.
+
+use std::{ops::ControlFlow, time::Duration};
+
+use anyhow::{Context, Result, anyhow};
+use tokio::task::block_in_place;
+
+use super::{progress::Progress, server::BurnServer};
+use crate::{
+    cgroup::{Bandwidth, CpuLimit, Hierarchy, Quietness, Quota, Scratch, ScratchPlan, wait_quiet},
+    cli::{
+        interrupt::Interrupt,
+        recording::{Recording, Scope, read_levels},
+    },
+    client::{ClientError, End, LoadPlan, Pace, drive},
+    event::Event,
+    probe::KernelLayout,
+    request::{Outcome, RequestSpan, WorkSpec},
+    run::{
+        RunDir, SweepPlan,
+        derive::RawLimit,
+        record::{Ending, LimitBegin, LimitEnd, RawLine},
+        store::Lines,
+    },
+    time::{ClockAnchor, DurationNs},
+};
+
+/// Longest wait for the period timers to stop: they need two periods of at most a second after the last activity, and a
+/// group with debt pays it back first.
+const QUIET: Duration = Duration::from_secs(15);
+
+/// What every arm of a sweep shares.
+pub(super) struct Bench<'a> {
+    pub(super) hierarchy: &'a Hierarchy,
+    pub(super) kernel: &'a KernelLayout,
+    pub(super) plan: &'a SweepPlan,
+    pub(super) parent: Option<std::path::PathBuf>,
+    pub(super) dir: &'a RunDir,
+    pub(super) interrupt: &'a Interrupt,
+    pub(super) probe_log: bool,
+}
+
+/// Runs one limit. An error means that nothing was recorded of it; what breaks later is in the ending.
+pub(super) async fn run(
+    bench: &Bench<'_>,
+    limit: CpuLimit,
+    bandwidth: Bandwidth,
+    record: &mut Lines,
+    progress: &Progress,
+) -> Result<(RawLimit, Vec<Event>)> {
+    let plan = ScratchPlan {
+        nesting: bench.plan.nesting,
+        bandwidth: Bandwidth { quota: Quota::Unlimited, burst_us: 0, ..bandwidth },
+        parent: bench.parent.clone(),
+    };
+    let mut scratch = Scratch::create(bench.hierarchy, &plan)?;
+    scratch.join_driver()?;
+    // The server calibrates before its limit is set.
+    let mut server = BurnServer::start(scratch.container().path(), bench.plan.workers()).await?;
+    scratch.set_bandwidth(&bandwidth)?;
+    let scope = Scope::of(bench.hierarchy, &scratch)?;
+    let unlimited = bandwidth.quota == Quota::Unlimited;
+    let writer = bench.dir.events(limit)?;
+    let recording =
+        block_in_place(|| Recording::start(&scope, bench.kernel, unlimited, bench.probe_log, Some(writer)))?;
+    warm_up(bench, &server, &recording, &scope).await?;
+
+    let quiet = quiet(&scratch)?;
+    let begin = LimitBegin {
+        limit,
+        bandwidth,
+        levels: read_levels(&scratch)?,
+        paths: scope.paths,
+        quiet,
+        clock: ClockAnchor::take(),
+    };
+    record.write(&RawLine::LimitBegin(begin.clone()))?;
+    let mut spans = Vec::new();
+    let ending = requests(bench, limit, &server, &recording, record, &mut spans, progress).await;
+    let (ending, losses, events, after) = conclude(ending, &mut server, &scratch, recording)?;
+    let clock = ClockAnchor::take();
+    let ending = awake(ending, &begin.clock, &clock);
+    let (levels, quiet) = after.map_or((None, false), |(levels, quiet)| (Some(levels), quiet));
+    let end = LimitEnd { limit, levels, quiet, losses, clock, ending };
+    // If the disk is full the raw lines before this one are there all the same; the caller still gets the arm.
+    if let Err(error) = record.write(&RawLine::LimitEnd(end.clone())) {
+        super::super::exit::tell(format_args!("throttle: {error}"));
+    }
+    server.stop().await;
+    let removal = block_in_place(|| scratch.remove());
+    if !removal.is_complete() {
+        super::super::exit::tell(format_args!("throttle: {removal}"));
+    }
+    Ok((RawLimit { begin, spans, end: Some(end) }, events))
+}
+
+/// One request under the observer: it learns the kernel's timers from it, and shows that it sees the group's tasks.
+async fn warm_up(bench: &Bench<'_>, server: &BurnServer, recording: &Recording, scope: &Scope) -> Result<()> {
+    let plan = LoadPlan { end: End { requests: Some(1), duration: None }, ..load(bench.plan) };
+    let warm = async {
+        let mut failure = None;
+        drive(&plan, &server.target, |span| {
+            if let Outcome::Failed { error } = span.outcome {
+                failure = Some(error);
+            }
+            ControlFlow::Continue(())
+        })
+        .await?;
+        failure.map_or(Ok(()), |error| Err(anyhow!(error).context("the server did not answer the first request")))
+    };
+    tokio::select! {
+        result = warm => result?,
+        () = bench.interrupt.asked() => return Ok(()),
+    }
+    let leaf = scope.leaf().context("the scratch tree has no container")?;
+    // The reader looks every few milliseconds; the request's switches are in the ring by now.
+    for _ in 0..50 {
+        if recording.saw_task_of(leaf) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Err(anyhow!(
+        "the probe saw no task of cgroup {} although a request was served there: this kernel's BTF does not describe the \
+         running kernel, or another cpu controller is in charge; nothing it says can be trusted",
+        leaf.0
+    ))
+}
+
+fn load(plan: &SweepPlan) -> LoadPlan {
+    LoadPlan {
+        pace: Pace::Closed {
+            streams: std::num::NonZeroU32::new(plan.streams).unwrap_or(std::num::NonZeroU32::MIN),
+            gap: plan.gap_ns,
+        },
+        end: End { requests: Some(plan.requests), duration: None },
+        work: WorkSpec { work_ns: Some(plan.work_ns), threads: Some(plan.threads), fan_out: Some(plan.mode) },
+        timeout: DurationNs::from_millis(600_000),
+        ..LoadPlan::default()
+    }
+}
+
+/// Sends the requests; every one is written as it comes.
+async fn requests(
+    bench: &Bench<'_>,
+    limit: CpuLimit,
+    server: &BurnServer,
+    recording: &Recording,
+    record: &mut Lines,
+    spans: &mut Vec<RequestSpan>,
+    progress: &Progress,
+) -> Ending {
+    let mut broken = None;
+    let plan = load(bench.plan);
+    let driven = drive(&plan, &server.target, |span| {
+        let line = RawLine::Request { limit, span: span.clone() };
+        progress.answered(&span);
+        spans.push(span);
+        match record.write(&line).and_then(|()| recording.flush()) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                broken = Some(error.to_string());
+                ControlFlow::Break(())
+            }
+        }
+    });
+    let result: Result<_, ClientError> = tokio::select! {
+        result = driven => result,
+        () = bench.interrupt.asked() => return Ending::Interrupted,
+    };
+    match (broken, result) {
+        (Some(cause), _) => Ending::Broken { cause },
+        (None, Err(error)) => Ending::Broken { cause: error.to_string() },
+        (None, Ok(_)) => Ending::Complete,
+    }
+}
+
+type Concluded =
+    (Ending, crate::event::Losses, Vec<Event>, Option<(Vec<crate::run::record::LevelReading>, bool)>);
+
+/// Waits for quiet, reads the counters, stops the observer; what fails here becomes part of the ending.
+fn conclude(
+    ending: Ending,
+    server: &mut BurnServer,
+    scratch: &Scratch,
+    recording: Recording,
+) -> Result<Concluded> {
+    let mut ending = ending;
+    let break_off = |ending: &mut Ending, cause: String| {
+        if *ending == Ending::Complete {
+            *ending = Ending::Broken { cause };
+        }
+    };
+    if let Some(status) = server.ended()
+        && let Ending::Broken { cause } = &mut ending
+    {
+        *cause = format!("{cause}; the server process ended ({status})");
+    }
+    let after = quiet(scratch).and_then(|quiet| Ok((read_levels(scratch)?, quiet)));
+    let (events, losses, failed) = block_in_place(|| recording.stop())?;
+    if let Some(error) = failed {
+        break_off(&mut ending, error.to_string());
+    }
+    let after = match after {
+        Ok(after) => Some(after),
+        Err(error) => {
+            let cause = format!("{error}; something else removed the run's cgroup while it was in use");
+            break_off(&mut ending, cause);
+            None
+        }
+    };
+    Ok((ending, losses, events, after))
+}
+
+/// A machine that slept measured nothing.
+fn awake(ending: Ending, begin: &ClockAnchor, end: &ClockAnchor) -> Ending {
+    let slept = begin.suspended_until(end);
+    if slept == DurationNs::ZERO {
+        return ending;
+    }
+    Ending::Broken {
+        cause: format!(
+            "the machine was suspended for {:.1} s while this limit ran: its figures mean nothing; keep it awake \
+             (systemd-inhibit) and run again",
+            slept.as_millis_f64() / 1e3
+        ),
+    }
+}
+
+fn quiet(scratch: &Scratch) -> Result<bool, crate::cgroup::GroupError> {
+    let groups: Vec<_> = [Some(scratch.container()), scratch.pod()].into_iter().flatten().collect();
+    let quietness = block_in_place(|| wait_quiet(&groups, QUIET))?;
+    Ok(matches!(quietness, Quietness::Quiet { .. }))
+}

@@ -1,0 +1,413 @@
+//! From the raw files of one limit to its lines. Pure: the same raw files give the same lines, byte for byte.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    agree::{Agreement, Check, Quantity},
+    record::{Ending, Head, LevelReading, LimitBegin, LimitEnd, RawLine},
+};
+use crate::{
+    attribution::{Attribution, RequestShare},
+    cgroup::{Bandwidth, CpuLimit, LevelName},
+    event::{CgroupId, Event},
+    request::{Outcome, RequestSpan},
+    time::{DurationNs, MonoNs},
+    timeline::{
+        Setting, Timeline,
+        boundary::{Boundary, rolls, throttled_rolls},
+        interval::{Span, depth},
+        period::{Activity, PeriodRecord, records},
+    },
+};
+
+/// Everything raw about one limit.
+#[derive(Clone, Debug)]
+pub struct RawLimit {
+    /// Its beginning.
+    pub begin: LimitBegin,
+    /// Its requests as they came.
+    pub spans: Vec<RequestSpan>,
+    /// Its end; `None` = the run was killed.
+    pub end: Option<LimitEnd>,
+}
+
+/// Sorts the lines of a raw record by limit, in the order the limits began.
+#[must_use]
+pub fn limits(lines: Vec<RawLine>) -> Vec<RawLimit> {
+    let mut limits: Vec<RawLimit> = Vec::new();
+    for line in lines {
+        match line {
+            RawLine::LimitBegin(begin) => limits.push(RawLimit { begin, spans: vec![], end: None }),
+            RawLine::Request { limit, span } => {
+                limits.iter_mut().filter(|raw| raw.begin.limit == limit).for_each(|raw| raw.spans.push(span.clone()));
+            }
+            RawLine::LimitEnd(end) => {
+                limits
+                    .iter_mut()
+                    .filter(|raw| raw.begin.limit == end.limit)
+                    .for_each(|raw| raw.end = Some(end.clone()));
+            }
+        }
+    }
+    limits
+}
+
+/// A line of `runs.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "type")]
+pub enum RunLine {
+    /// A request.
+    Request(Box<RequestLine>),
+    /// A request that failed.
+    FailedRequest {
+        /// The limit.
+        limit: CpuLimit,
+        /// Number within the limit.
+        request: u64,
+        /// What went wrong.
+        error: String,
+    },
+    /// A limit.
+    Limit(Box<LimitLine>),
+}
+
+/// One answered request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RequestLine {
+    /// The limit.
+    pub limit: CpuLimit,
+    /// Number within the limit, from 0.
+    pub request: u64,
+    /// Stream.
+    pub stream: u32,
+    /// When the client sent it.
+    pub sent_ns: MonoNs,
+    /// When the server had read it.
+    pub accepted_ns: MonoNs,
+    /// First start of a worker.
+    pub started_ns: MonoNs,
+    /// Last finish of a worker.
+    pub finished_ns: MonoNs,
+    /// When the client had the answer.
+    pub received_ns: MonoNs,
+    /// Where the wall time went.
+    #[serde(flatten)]
+    pub share: RequestShare,
+}
+
+/// What was observed of one level, bracketed by the two readings of the kernel's counters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observed {
+    /// Period rolls.
+    pub nr_periods: u64,
+    /// Period rolls at which a CPU was throttled.
+    pub nr_throttled: u64,
+    /// CPU-summed time throttled by the own quota, from our edges.
+    pub throttled_ns: DurationNs,
+    /// CPU-summed time throttled by any level, from our edges.
+    pub throttled_any_level_ns: DurationNs,
+    /// Own throttles that ended.
+    pub edges: u64,
+    /// Boundaries at which the edges seen so far and the group's list of throttled CPUs did not say the same.
+    pub boundaries_with_unseen_edges: u64,
+}
+
+/// One level of a limit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LevelLine {
+    /// Container or pod.
+    pub level: LevelName,
+    /// kernfs id.
+    pub cgroup_id: CgroupId,
+    /// The kernel's counters before.
+    pub before: crate::cgroup::Counters,
+    /// And after; absent when the group was gone or the run was killed.
+    pub after: Option<crate::cgroup::Counters>,
+    /// What we saw between.
+    pub observed: Observed,
+}
+
+/// One limit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LimitLine {
+    /// The limit.
+    pub limit: CpuLimit,
+    /// Quota; `None` = no limit.
+    pub quota_us: Option<u64>,
+    /// Period.
+    pub period_us: u64,
+    /// Burst.
+    pub burst_us: u64,
+    /// Leaf first.
+    pub levels: Vec<LevelLine>,
+    /// From the first request's start to the last one's end plus one gap, as far as requests were answered: the time the
+    /// pod's CPU is set against.
+    pub elapsed_ns: DurationNs,
+    /// Time on CPU of the container's threads within it.
+    pub pod_cpu_ns: DurationNs,
+    /// Time in which some thread of the container was held by a limit.
+    pub throttled_wall_ns: DurationNs,
+    /// Of that, time in which none of its threads ran.
+    pub fully_throttled_ns: DurationNs,
+    /// Idle time of all CPUs within `throttled_wall_ns`; absent = not measured.
+    pub node_idle_ns: Option<DurationNs>,
+    /// Integral of min(idle CPUs, held threads) over it; absent = not measured.
+    pub denied_idle_ns: Option<DurationNs>,
+    /// Records lost.
+    pub lost_events: u64,
+    /// Each comparison with the kernel.
+    pub checks: Vec<Check>,
+    /// What they come to.
+    pub agreement: Agreement,
+    /// How it ended.
+    pub ending: Ending,
+}
+
+/// A line of `periods.jsonl`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeriodLine {
+    /// The limit.
+    pub limit: CpuLimit,
+    /// Container or pod.
+    pub level: LevelName,
+    /// The period.
+    #[serde(flatten)]
+    pub period: PeriodRecord,
+}
+
+/// All lines of one limit.
+#[derive(Clone, Debug)]
+pub struct Derived {
+    /// Lines of `runs.jsonl`: requests, then the limit.
+    pub lines: Vec<RunLine>,
+    /// Lines of `periods.jsonl`.
+    pub periods: Vec<PeriodLine>,
+}
+
+impl Derived {
+    /// The answered requests.
+    pub fn requests(&self) -> impl Iterator<Item = &RequestLine> {
+        self.lines.iter().filter_map(|line| match line {
+            RunLine::Request(request) => Some(&**request),
+            RunLine::FailedRequest { .. } | RunLine::Limit(_) => None,
+        })
+    }
+}
+
+/// Derives a limit's lines from its raw record and events.
+#[must_use]
+pub fn derive(head: &Head, raw: &RawLimit, events: Vec<Event>) -> Derived {
+    let setting = head.setting(&raw.begin);
+    let timeline = Timeline::build(events, &setting);
+    let leaf = raw.begin.levels.first().map_or(CgroupId(0), |level| level.cgroup_id);
+    let attribution = Attribution::new(&timeline, &setting, &leaf);
+    let mut lines: Vec<RunLine> = raw.spans.iter().map(|span| request_line(raw.begin.limit, span, &attribution)).collect();
+    let window = bracket(raw, &timeline);
+    let limit = limit_line(head, raw, &timeline, &setting, leaf, window, &lines);
+    lines.push(RunLine::Limit(Box::new(limit)));
+    let periods = raw
+        .begin
+        .levels
+        .iter()
+        .flat_map(|level| {
+            records(&timeline, &setting, level.cgroup_id)
+                .into_iter()
+                .filter(|period| period.end_ns > window.start && period.end_ns <= window.end)
+                .map(|period| PeriodLine { limit: raw.begin.limit, level: level.level, period })
+        })
+        .collect();
+    Derived { lines, periods }
+}
+
+fn request_line(limit: CpuLimit, span: &RequestSpan, attribution: &Attribution<'_>) -> RunLine {
+    let failed = |error: &str| RunLine::FailedRequest { limit, request: span.request, error: error.to_owned() };
+    match &span.outcome {
+        Outcome::Failed { error } => failed(error),
+        Outcome::Ok { server } => match attribution.explain(server) {
+            None => failed("the server named no worker"),
+            Some(share) => RunLine::Request(Box::new(RequestLine {
+                limit,
+                request: span.request,
+                stream: span.stream,
+                sent_ns: span.sent_ns,
+                accepted_ns: server.accepted_ns,
+                started_ns: server.started_ns,
+                finished_ns: server.finished_ns,
+                received_ns: span.received_ns,
+                share,
+            })),
+        },
+    }
+}
+
+/// From the end of the first readings to the start of the last ones.
+fn bracket(raw: &RawLimit, timeline: &Timeline) -> Span {
+    let start = raw.begin.levels.iter().map(|level| level.counters.read_until_ns).max();
+    let after = raw.end.as_ref().and_then(|end| end.levels.as_ref());
+    let end = after.and_then(|levels| levels.iter().map(|level| level.counters.read_from_ns).min());
+    Span::new(start.unwrap_or_default(), end.unwrap_or_else(|| timeline.end()))
+}
+
+fn limit_line(
+    head: &Head,
+    raw: &RawLimit,
+    timeline: &Timeline,
+    setting: &Setting,
+    leaf: CgroupId,
+    window: Span,
+    lines: &[RunLine],
+) -> LimitLine {
+    let Bandwidth { quota, period_us, burst_us } = raw.begin.bandwidth;
+    let levels: Vec<LevelLine> =
+        raw.begin.levels.iter().map(|before| level_line(before, raw, timeline, window)).collect();
+    let requests: Vec<&RequestLine> = lines
+        .iter()
+        .filter_map(|line| match line {
+            RunLine::Request(request) => Some(&**request),
+            RunLine::FailedRequest { .. } | RunLine::Limit(_) => None,
+        })
+        .collect();
+    let checks = checks(&levels, &requests);
+    let served = served(&requests, head.plan.gap_ns);
+    let activity = Activity::of(timeline, setting, leaf);
+    let lost_events = raw.end.as_ref().map_or(0, |end| end.losses.total())
+        .max(timeline.gaps.iter().map(|gap| u64::from(gap.lost)).sum());
+    let ending = raw.end.as_ref().map_or_else(
+        || Ending::Broken { cause: "the run was killed during this limit".to_owned() },
+        |end| end.ending.clone(),
+    );
+    LimitLine {
+        limit: raw.begin.limit,
+        quota_us: quota.us(),
+        period_us,
+        burst_us,
+        agreement: agreement(raw, lost_events, &checks),
+        levels,
+        elapsed_ns: served.length(),
+        pod_cpu_ns: activity.used(served),
+        throttled_wall_ns: activity.held().total_within(window),
+        fully_throttled_ns: activity.fully_held(window),
+        node_idle_ns: idle_while_held(timeline, &activity, window),
+        denied_idle_ns: activity.denied_idle(timeline, window),
+        lost_events,
+        checks,
+        ending,
+    }
+}
+
+/// The requests' stretch of time, with the gap that follows the last one.
+fn served(requests: &[&RequestLine], gap: DurationNs) -> Span {
+    let start = requests.iter().map(|request| request.started_ns).min();
+    let end = requests.iter().map(|request| request.finished_ns).max();
+    match (start, end) {
+        (Some(start), Some(end)) => Span::new(start, end + gap),
+        _ => Span::new(MonoNs(0), MonoNs(0)),
+    }
+}
+
+/// Idle CPU time within the held stretches of a window; `None` = idle CPUs not measured.
+fn idle_while_held(timeline: &Timeline, activity: &Activity, window: Span) -> Option<DurationNs> {
+    if timeline.idle.is_empty() {
+        return None;
+    }
+    Some(
+        activity
+            .held()
+            .within(window)
+            .flat_map(|held| depth(timeline.idle.values().flat_map(move |idle| idle.within(held))).windows(2).map(|step| {
+                DurationNs(step[1].0.since(step[0].0).0 * u64::from(step[0].1))
+            }).collect::<Vec<_>>())
+            .sum(),
+    )
+}
+
+fn level_line(before: &LevelReading, raw: &RawLimit, timeline: &Timeline, window: Span) -> LevelLine {
+    let id = before.cgroup_id;
+    let after = raw.end.as_ref().and_then(|end| end.levels.as_ref()).and_then(|levels| {
+        levels.iter().find(|level| level.cgroup_id == id).map(|level| level.counters.clone())
+    });
+    let boundaries: Vec<Boundary> =
+        timeline.boundaries_of(id).iter().filter(|boundary| window.contains(boundary.exit)).cloned().collect();
+    // The kernel adds a throttle when it ends, whole.
+    let ended: Vec<_> = timeline
+        .throttles
+        .iter()
+        .filter(|throttle| throttle.cgroup == id && throttle.end.is_some_and(|end| window.contains(end)))
+        .collect();
+    let any_level = timeline
+        .hierarchy
+        .iter()
+        .filter(|throttle| throttle.cgroup == id)
+        .filter_map(|throttle| throttle.end.filter(|&end| window.contains(end)).map(|end| end.since(throttle.start)))
+        .sum();
+    LevelLine {
+        level: before.level,
+        cgroup_id: id,
+        before: before.counters.clone(),
+        after,
+        observed: Observed {
+            nr_periods: rolls(&boundaries),
+            nr_throttled: throttled_rolls(&boundaries),
+            throttled_ns: ended.iter().map(|throttle| throttle.counted()).sum(),
+            throttled_any_level_ns: any_level,
+            edges: ended.iter().filter(|throttle| throttle.start.is_some()).count() as u64,
+            boundaries_with_unseen_edges: boundaries
+                .iter()
+                .filter(|boundary| (boundary.marked_cpus > 0) != boundary.throttled())
+                .count() as u64,
+        },
+    }
+}
+
+fn checks(levels: &[LevelLine], requests: &[&RequestLine]) -> Vec<Check> {
+    let mut checks = Vec::new();
+    for level in levels {
+        let Some(grown) = level.after.as_ref().and_then(|after| level.before.delta(after).ok()) else { continue };
+        let observed = &level.observed;
+        if let Some(kernel) = grown.nr_periods() {
+            checks.push(Check::exact(Quantity::Periods, level.level, observed.nr_periods, kernel));
+        }
+        if let Some(kernel) = grown.nr_throttled() {
+            checks.push(Check::exact(Quantity::ThrottledPeriods, level.level, observed.nr_throttled, kernel));
+        }
+        if let Some(kernel) = grown.throttled() {
+            let quantity = Quantity::ThrottledTime;
+            checks.push(Check::throttled(quantity, level.level, observed.throttled_ns, kernel, observed.edges));
+        }
+        if let Some(kernel) = grown.throttled_local() {
+            let edges = levels.iter().map(|level| level.observed.edges).max().unwrap_or(0);
+            let any = observed.throttled_any_level_ns;
+            checks.push(Check::throttled(Quantity::ThrottledByAnyLevel, level.level, any, kernel, edges));
+        }
+    }
+    let worst = requests
+        .iter()
+        .flat_map(|request| &request.share.workers)
+        .map(|worker| Check::on_cpu(worker.shares.on_cpu_ns, worker.worker.cpu_time_ns))
+        .max_by_key(|check| i128::from(check.difference()) - i128::from(check.tolerance));
+    checks.extend(worst);
+    checks
+}
+
+fn agreement(raw: &RawLimit, lost_events: u64, checks: &[Check]) -> Agreement {
+    let not_compared = |because: &str| Agreement::NotCompared { because: because.to_owned() };
+    let Some(end) = &raw.end else { return not_compared("the run was killed before the counters were read again") };
+    let Some(after) = &end.levels else { return not_compared("the cgroups were gone before the counters were read again") };
+    for before in &raw.begin.levels {
+        let Some(after) = after.iter().find(|after| after.cgroup_id == before.cgroup_id) else {
+            return not_compared("a cgroup was replaced while the limit ran");
+        };
+        if let Err(error) = before.counters.delta(&after.counters) {
+            return Agreement::NotCompared { because: error.to_string() };
+        }
+    }
+    if !raw.begin.quiet || !end.quiet {
+        return not_compared("the period timer did not come to rest around the readings, so they do not bracket the run");
+    }
+    let mut because: Vec<String> =
+        checks.iter().filter(|check| !check.agrees()).map(ToString::to_string).collect();
+    if lost_events > 0 {
+        because.push(format!("{lost_events} records lost"));
+    }
+    if because.is_empty() { Agreement::Agrees } else { Agreement::Differs { because } }
+}

@@ -1,0 +1,170 @@
+//! The machine a run was made on, and what of the requirements it met.
+
+use std::{fs, path::Path, process::Command};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cgroup::{Hierarchy, Version},
+    event::{Era, KernelFacts},
+    time::ClockAnchor,
+    timeline::CountsFrom,
+};
+
+/// Facts about the machine. `None` = could not be read, never a default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// `uname -r`
+    pub kernel: String,
+    /// `uname -m`
+    pub machine: String,
+    /// CPUs online.
+    pub cpus: u32,
+    /// Model name of the first CPU.
+    pub cpu_model: Option<String>,
+    /// Ticks a second (`CONFIG_HZ`).
+    pub hz: Option<u32>,
+    /// Version of the hierarchy that has the cpu controller.
+    pub cgroup_version: Version,
+    /// How this kernel throttles.
+    pub era: Era,
+    /// From what instant this kernel counts a throttle.
+    pub counts_from: CountsFrom,
+    /// Whether the ends of throttles on other CPUs are traced exactly.
+    pub csd_tracepoints: bool,
+    /// `kernel.sched_cfs_bandwidth_slice_us`
+    pub slice_us: Option<u64>,
+    /// Current clock source.
+    pub clocksource: Option<String>,
+    /// One-minute load average before the run.
+    pub load_before: Option<f64>,
+    /// Version of this program.
+    pub program: String,
+    /// Commit of the source tree the run was started in, with `-dirty` when it had changes; `None` outside a git checkout.
+    pub git_commit: Option<String>,
+    /// The clocks, tied together at the start.
+    pub clock: ClockAnchor,
+}
+
+/// A requirement of the study and whether this machine met it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requirement {
+    /// What is wanted.
+    pub name: String,
+    /// Whether it was there.
+    pub met: bool,
+    /// What was found, and what follows when it is missing.
+    pub found: String,
+}
+
+impl Environment {
+    /// Reads the machine's facts.
+    #[must_use]
+    pub fn gather(hierarchy: &Hierarchy, kernel: &KernelFacts) -> Self {
+        let uname = nix::sys::utsname::uname().ok();
+        let text = |of: fn(&nix::sys::utsname::UtsName) -> &std::ffi::OsStr| {
+            uname.as_ref().map_or_else(|| "unknown".to_owned(), |uname| of(uname).to_string_lossy().into_owned())
+        };
+        Self {
+            kernel: text(nix::sys::utsname::UtsName::release),
+            machine: text(nix::sys::utsname::UtsName::machine),
+            cpus: cpus_online(),
+            cpu_model: cpu_model(),
+            hz: hz(),
+            cgroup_version: hierarchy.version,
+            era: kernel.era,
+            counts_from: counts_from(kernel),
+            csd_tracepoints: kernel.csd_tracepoints,
+            slice_us: line("/proc/sys/kernel/sched_cfs_bandwidth_slice_us").and_then(|text| text.parse().ok()),
+            clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            load_before: load_average(),
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            git_commit: git_commit(),
+            clock: ClockAnchor::take(),
+        }
+    }
+
+    /// The study's requirements against these facts.
+    #[must_use]
+    pub fn requirements(&self) -> Vec<Requirement> {
+        let requirement = |name: &str, met, found: String| Requirement { name: name.to_owned(), met, found };
+        let cpus = f64::from(self.cpus);
+        vec![
+            requirement(
+                "at least two CPUs, so that client and observer do not take the workload's",
+                self.cpus >= 2,
+                format!("{} online", self.cpus),
+            ),
+            requirement(
+                "load average below the number of CPUs before the run",
+                self.load_before.is_some_and(|load| load < cpus),
+                self.load_before.map_or_else(|| "not readable".to_owned(), |load| format!("{load:.2}")),
+            ),
+            requirement(
+                "the kernel counts throttling by any level (cpu.stat.local, 6.6+)",
+                self.counts_from != CountsFrom::Mark,
+                match self.counts_from {
+                    CountsFrom::Mark => "absent: the union of levels cannot be compared with the kernel's".to_owned(),
+                    CountsFrom::Queued | CountsFrom::Task => "present".to_owned(),
+                },
+            ),
+            requirement(
+                "exact ends of throttles on all CPUs (direct era, or csd tracepoints of 6.5+)",
+                self.csd_tracepoints || self.era == Era::Direct,
+                format!("{} era, csd tracepoints {}", self.era, if self.csd_tracepoints { "present" } else { "absent" }),
+            ),
+        ]
+    }
+}
+
+/// How a kernel counts, by its fields (kernel/sched/fair.c: 79462e8c879a came in 6.6 together with
+/// `throttled_clock_self`; eb962f251fbb in 6.18).
+#[must_use]
+pub fn counts_from(kernel: &KernelFacts) -> CountsFrom {
+    match (kernel.era, kernel.local_counter) {
+        (Era::Task, _) => CountsFrom::Task,
+        (_, true) => CountsFrom::Queued,
+        (_, false) => CountsFrom::Mark,
+    }
+}
+
+/// The one-minute load average.
+#[must_use]
+pub fn load_average() -> Option<f64> {
+    line("/proc/loadavg")?.split(' ').next()?.parse().ok()
+}
+
+fn line(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+fn cpus_online() -> u32 {
+    nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN)
+        .ok()
+        .flatten()
+        .and_then(|count| u32::try_from(count).ok())
+        .unwrap_or(1)
+}
+
+fn cpu_model() -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix("model name"))?;
+    Some(value.trim_start_matches([' ', '\t', ':']).to_owned())
+}
+
+fn hz() -> Option<u32> {
+    match procfs::kernel_config().ok()?.get("CONFIG_HZ")? {
+        procfs::ConfigSetting::Value(value) => value.parse().ok(),
+        _ => None,
+    }
+}
+
+fn git_commit() -> Option<String> {
+    let git = |args: &[&str]| {
+        let output = Command::new("git").args(args).current_dir(Path::new(".")).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "HEAD"])?;
+    let dirty = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
+    Some(if dirty { format!("{commit}-dirty") } else { commit })
+}

@@ -1,0 +1,224 @@
+//! The figures of the table: one row a limit.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    SCHEMA,
+    agree::Agreement,
+    derive::{Derived, LimitLine, RequestLine, RunLine},
+    record::{Ending, Head},
+};
+use crate::{
+    cgroup::{CpuLimit, LevelName},
+    model::{
+        bandwidth::Bandwidth,
+        predict::{LevelAtStart, Measured, Unknowns, compare},
+    },
+    stats::{Quantile, Summary},
+    time::DurationNs,
+};
+
+/// `summary.json`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunSummary {
+    /// [`SCHEMA`]
+    pub schema: u32,
+    /// Definition of every quantile in it.
+    pub quantile_definition: String,
+    /// One row a limit, in the order they were run.
+    pub limits: Vec<LimitSummary>,
+}
+
+/// One row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LimitSummary {
+    /// The limit.
+    pub limit: CpuLimit,
+    /// Requests answered.
+    pub n: u64,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Median wall time; absent without an answered request.
+    pub p50_ns: Option<DurationNs>,
+    /// Nearest-rank 99th percentile: of fewer than 100 requests it is the maximum.
+    pub p99_ns: Option<DurationNs>,
+    /// Longest wall time.
+    pub max_ns: Option<DurationNs>,
+    /// Mean wall time.
+    pub mean_ns: Option<DurationNs>,
+    /// Mean CPU time a request used, by the workers' clocks.
+    pub cpu_time_ns: Option<DurationNs>,
+    /// `p99_ns` over the work asked of the critical path.
+    pub p99_over_work: Option<f64>,
+    /// CPUs the pod used on average between first start and last finish plus one gap.
+    pub pod_cpus: Option<f64>,
+    /// That over the limit; absent = no limit.
+    pub pod_cpus_over_limit: Option<f64>,
+    /// Mean time held by any limit.
+    pub throttled_wall_ns: Option<DurationNs>,
+    /// Of that, own level out of quota.
+    pub throttled_own_ns: Option<DurationNs>,
+    /// Of that, only ancestors out of quota.
+    pub throttled_ancestor_ns: Option<DurationNs>,
+    /// The kernel's `throttled_time` of the container alone, per request: what most tools show. Absent = not read.
+    pub kernel_container_only_ns: Option<DurationNs>,
+    /// Mean run-queue wait.
+    pub runqueue_ns: Option<DurationNs>,
+    /// Largest `unknown` share of a request's wall time, nearest-rank p99 over requests.
+    pub unknown_share_p99: Option<f64>,
+    /// Throttled and counted periods of the container, observed; absent = no limit.
+    pub throttled_periods: Option<u64>,
+    /// See `throttled_periods`.
+    pub counted_periods: Option<u64>,
+    /// Idle share of the node's CPUs while the pod was throttled; absent = never throttled, or not measured.
+    pub node_idle_share: Option<f64>,
+    /// What the model of ARCHITECTURE.md says for the measured CPU time and phases; absent for several threads or streams.
+    pub model: Option<ModelSummary>,
+    /// Records lost.
+    pub lost_events: u64,
+    /// Whether the kernel's counters agree.
+    pub agreement: Agreement,
+    /// How it ended.
+    pub ending: Ending,
+}
+
+/// Measured beside predicted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelSummary {
+    /// Predicted median.
+    pub p50_ns: DurationNs,
+    /// Predicted maximum.
+    pub max_ns: DurationNs,
+    /// Requests whose wall time, less run-queue wait, lies in the model's bracket.
+    pub inside: u64,
+}
+
+/// Summarises derived limits.
+#[must_use]
+pub fn summarise(head: &Head, derived: &[Derived]) -> RunSummary {
+    RunSummary {
+        schema: SCHEMA,
+        quantile_definition: "nearest rank: of n sorted values the one at rank ceil(p n); under 100 values p99 is the maximum"
+            .to_owned(),
+        limits: derived.iter().filter_map(|derived| limit(head, derived)).collect(),
+    }
+}
+
+/// Summarises one limit; `None` if it has no limit line.
+#[must_use]
+pub fn limit(head: &Head, derived: &Derived) -> Option<LimitSummary> {
+    let line = derived.lines.iter().find_map(|line| match line {
+        RunLine::Limit(line) => Some(&**line),
+        RunLine::Request(_) | RunLine::FailedRequest { .. } => None,
+    })?;
+    let requests: Vec<&RequestLine> = derived.requests().collect();
+    let n = requests.len() as u64;
+    let walls: Vec<DurationNs> = requests.iter().map(|request| request.share.wall_ns).collect();
+    let wall = Summary::of(&walls);
+    let p99 = quantile(&walls);
+    let mean = |of: fn(&RequestLine) -> DurationNs| {
+        let total: DurationNs = requests.iter().map(|request| of(request)).sum();
+        total.0.checked_div(n).map(DurationNs)
+    };
+    let pod_cpus = (line.elapsed_ns != DurationNs::ZERO).then(|| ratio(line.pod_cpu_ns.0, line.elapsed_ns.0));
+    let container = line.levels.iter().find(|level| level.level == LevelName::Container);
+    let grown = container.and_then(|level| level.before.delta(level.after.as_ref()?).ok());
+    let limited = line.quota_us.is_some();
+    Some(LimitSummary {
+        limit: line.limit,
+        n,
+        failed: derived.lines.iter().filter(|line| matches!(line, RunLine::FailedRequest { .. })).count() as u64,
+        p50_ns: wall.map(|wall| wall.p50),
+        p99_ns: p99,
+        max_ns: wall.map(|wall| wall.max),
+        mean_ns: wall.map(|wall| wall.mean),
+        cpu_time_ns: mean(|request| request.share.cpu_time_ns),
+        p99_over_work: p99.map(|p99| ratio(p99.0, critical_work(head).0)),
+        pod_cpus,
+        pod_cpus_over_limit: pod_cpus.zip(line.limit.cpus()).map(|(used, limit)| used / limit),
+        throttled_wall_ns: mean(|request| request.share.shares.throttled()),
+        throttled_own_ns: mean(|request| request.share.shares.throttled_own_ns),
+        throttled_ancestor_ns: mean(|request| request.share.shares.throttled_ancestor_ns),
+        kernel_container_only_ns: grown
+            .and_then(|grown| grown.throttled())
+            .and_then(|total| total.0.checked_div(n).map(DurationNs)),
+        runqueue_ns: mean(|request| request.share.shares.runqueue_ns),
+        unknown_share_p99: unknown_share_p99(&requests),
+        throttled_periods: container.filter(|_| limited).map(|level| level.observed.nr_throttled),
+        counted_periods: container.filter(|_| limited).map(|level| level.observed.nr_periods),
+        node_idle_share: node_idle_share(head, line),
+        model: model(head, line, &requests),
+        lost_events: line.lost_events,
+        agreement: line.agreement.clone(),
+        ending: line.ending.clone(),
+    })
+}
+
+/// Work of the critical path: of a split fan-out one thread's part.
+fn critical_work(head: &Head) -> DurationNs {
+    match head.plan.mode {
+        crate::request::FanOut::Split => DurationNs(head.plan.work_ns.0 / u64::from(head.plan.threads.max(1))),
+        crate::request::FanOut::Whole => head.plan.work_ns,
+    }
+}
+
+fn quantile(values: &[DurationNs]) -> Option<DurationNs> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    Quantile::P99.of(&sorted)
+}
+
+fn unknown_share_p99(requests: &[&RequestLine]) -> Option<f64> {
+    let mut parts: Vec<u64> = requests
+        .iter()
+        .filter(|request| request.share.wall_ns != DurationNs::ZERO)
+        .map(|request| request.share.shares.unknown_ns.0 * 1_000_000 / request.share.wall_ns.0)
+        .collect();
+    parts.sort_unstable();
+    Quantile::P99.of(&parts).map(|ppm| ratio(ppm, 1_000_000))
+}
+
+fn node_idle_share(head: &Head, line: &LimitLine) -> Option<f64> {
+    let capacity = line.throttled_wall_ns.0 * u64::from(head.environment.cpus);
+    let idle = line.node_idle_ns?;
+    (capacity > 0).then(|| ratio(idle.0, capacity))
+}
+
+/// The model covers one thread at a time that finds its pools full: one stream of single-threaded requests.
+fn model(head: &Head, line: &LimitLine, requests: &[&RequestLine]) -> Option<ModelSummary> {
+    if head.plan.threads != 1 || head.plan.streams != 1 || head.plan.gap_ns.0 < line.period_us * 1_000 {
+        return None;
+    }
+    let bandwidth = match line.quota_us {
+        None => None,
+        Some(quota_us) => {
+            let level = Bandwidth::new(DurationNs::from_micros(quota_us), DurationNs::from_micros(line.period_us)).ok()?;
+            Some(level.with_burst(DurationNs::from_micros(line.burst_us)).ok()?)
+        }
+    };
+    let measured: Vec<Measured> = requests
+        .iter()
+        .map(|request| Measured {
+            cpu: request.share.cpu_time_ns,
+            wall: request.share.wall_ns,
+            waited: request.share.shares.runqueue_ns + request.share.shares.blocked_ns,
+            levels: (0..line.levels.len())
+                .filter_map(|level| {
+                    let to_refill = request.share.to_refill_ns.get(level).copied().flatten();
+                    Some(LevelAtStart { bandwidth: bandwidth?, to_refill })
+                })
+                .collect(),
+        })
+        .collect();
+    let unknowns = Unknowns { spent: SERVER_OVERHEAD, ..Unknowns::at_hz(head.environment.hz?) };
+    let comparison = compare(&measured, &unknowns)?;
+    Some(ModelSummary { p50_ns: comparison.predicted.p50, max_ns: comparison.predicted.max, inside: comparison.inside })
+}
+
+/// CPU time the server's I/O thread may have used in the period before a request's worker starts.
+const SERVER_OVERHEAD: DurationNs = DurationNs::from_millis(1);
+
+#[expect(clippy::cast_precision_loss, reason = "ratios for display; operands are far below 2^53")]
+fn ratio(part: u64, whole: u64) -> f64 {
+    part as f64 / whole as f64
+}
