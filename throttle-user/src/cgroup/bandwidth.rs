@@ -4,7 +4,7 @@
 //! [`super::limit`]'s.
 
 use std::cmp::Ordering;
-use std::fmt;
+use std::{fmt, io};
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -79,7 +79,7 @@ pub enum BandwidthError {
         parent: Option<Bandwidth>,
         /// The refusal.
         #[source]
-        source: GroupError,
+        source: io::Error,
     },
     /// The values read back differ from those written.
     #[error(
@@ -181,10 +181,10 @@ impl Bandwidth {
                 return Err(BandwidthError::NoBurst { group: name(), burst_us: want.burst_us });
             }
             group.write(file, &value).map_err(|error| match error {
-                GroupError::Write { ref source, .. } if source.raw_os_error() == Some(Errno::EINVAL as i32) => {
+                GroupError::Write { source, .. } if source.raw_os_error() == Some(Errno::EINVAL as i32) => {
                     let parent = group.path().parent().map(|path| Group::new(group.version(), path.to_owned()));
                     let parent = parent.and_then(|parent| Self::read(&parent).ok().flatten());
-                    BandwidthError::Refused { group: name(), want, parent, source: error }
+                    BandwidthError::Refused { group: name(), want, parent, source }
                 }
                 other => other.into(),
             })?;
