@@ -285,6 +285,21 @@ fn role_creator_that_is_killed() {
 }
 
 #[test]
+fn kernel_a_run_leaves_the_parents_subtree_control_as_it_was() {
+    let _turn = one_at_a_time();
+    let given = |group: &Group| group.read_if_there("cgroup.subtree_control").expect("read");
+    let tree = scratch(Nesting::Nested, "200m");
+    let parent = Group::new(tree.top().version(), tree.top().path().parent().expect("a parent").to_owned());
+    drop(tree);
+    let before = given(&parent);
+    let tree = scratch(Nesting::Nested, "200m");
+    let cpu_in_use = given(&parent).is_none_or(|given| given.split_whitespace().any(|name| name == "cpu"));
+    assert!(cpu_in_use);
+    drop(tree);
+    assert_eq!(given(&parent), before);
+}
+
+#[test]
 fn kernel_a_walk_and_counters_bear_with_groups_that_come_and_go() {
     let _turn = one_at_a_time();
     let tree = scratch(Nesting::Flat, "200m");

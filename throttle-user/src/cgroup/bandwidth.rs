@@ -1,10 +1,10 @@
 //! Quota, period and burst of a group: read, and written in an order the kernel accepts at every step.
 //!
-//! Owns the control files of both versions. The steps are planned by pure functions; what limits people write is
-//! [`super::limit`]'s.
+//! Owns the values, and reading and writing them in the files of both versions. The order of the writes is
+//! [`super::steps`]'; what limits people write is [`super::limit`]'s.
 
 use std::cmp::Ordering;
-use std::fmt;
+use std::{fmt, io};
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -12,12 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::group::{Group, GroupError};
 use super::hierarchy::Version;
 use super::limit::{DEFAULT_PERIOD_US, LimitError, MAX_PERIOD_US, MIN_US};
-
-const V1_QUOTA: &str = "cpu.cfs_quota_us";
-const V1_PERIOD: &str = "cpu.cfs_period_us";
-const V1_BURST: &str = "cpu.cfs_burst_us";
-const V2_MAX: &str = "cpu.max";
-const V2_BURST: &str = "cpu.max.burst";
+use super::steps::{self, V1_BURST, V1_PERIOD, V1_QUOTA, V2_BURST, V2_MAX};
 
 /// CPU time a group may use per period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -79,7 +74,7 @@ pub enum BandwidthError {
         parent: Option<Bandwidth>,
         /// The refusal.
         #[source]
-        source: GroupError,
+        source: io::Error,
     },
     /// The values read back differ from those written.
     #[error(
@@ -170,21 +165,16 @@ impl Bandwidth {
         let want = self.checked()?;
         let name = || group.path().display().to_string();
         let now = Self::read(group)?.ok_or_else(|| BandwidthError::NoFiles { group: name() })?;
-        let steps = match group.version() {
-            Version::V1 => v1_steps(&now, &want),
-            Version::V2 => v2_steps(&now, &want),
-        };
-        for step in steps {
+        for step in steps::plan(group.version(), &now, &want) {
             let (file, value) = step.file_and_value();
-            let no_burst = matches!(step, Step::V1Burst(_) | Step::V2Burst(_)) && group.read_if_there(file)?.is_none();
-            if no_burst {
+            if step.is_burst() && group.read_if_there(file)?.is_none() {
                 return Err(BandwidthError::NoBurst { group: name(), burst_us: want.burst_us });
             }
             group.write(file, &value).map_err(|error| match error {
-                GroupError::Write { ref source, .. } if source.raw_os_error() == Some(Errno::EINVAL as i32) => {
+                GroupError::Write { source, .. } if source.raw_os_error() == Some(Errno::EINVAL as i32) => {
                     let parent = group.path().parent().map(|path| Group::new(group.version(), path.to_owned()));
                     let parent = parent.and_then(|parent| Self::read(&parent).ok().flatten());
-                    BandwidthError::Refused { group: name(), want, parent, source: error }
+                    BandwidthError::Refused { group: name(), want, parent, source }
                 }
                 other => other.into(),
             })?;
@@ -223,77 +213,6 @@ impl fmt::Display for Bandwidth {
     }
 }
 
-/// One write to one control file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    V1Quota(Quota),
-    V1Period(u64),
-    V1Burst(u64),
-    V2Max(Quota, u64),
-    V2Burst(u64),
-}
-
-impl Step {
-    fn file_and_value(self) -> (&'static str, String) {
-        match self {
-            Self::V1Quota(Quota::Unlimited) => (V1_QUOTA, "-1".to_owned()),
-            Self::V1Quota(Quota::Us(us)) => (V1_QUOTA, us.to_string()),
-            Self::V1Period(us) => (V1_PERIOD, us.to_string()),
-            Self::V1Burst(us) => (V1_BURST, us.to_string()),
-            Self::V2Max(Quota::Unlimited, period) => (V2_MAX, format!("max {period}")),
-            Self::V2Max(Quota::Us(us), period) => (V2_MAX, format!("{us} {period}")),
-            Self::V2Burst(us) => (V2_BURST, us.to_string()),
-        }
-    }
-}
-
-/// v1 has a file for each value, checks each write on its own, and refuses a ratio above the parent's or below a child's
-/// (`tg_cfs_schedulable_down`). So burst is lowered first and raised last, and the ratio never leaves the range from the old to
-/// the new one: where neither order of quota and period keeps it there, the quota is lifted in between (always allowed: a group
-/// without a quota counts with its parent's).
-fn v1_steps(now: &Bandwidth, want: &Bandwidth) -> Vec<Step> {
-    let low_burst = now.burst_us.min(want.burst_us);
-    let mut steps = Vec::new();
-    if now.burst_us != low_burst {
-        steps.push(Step::V1Burst(low_burst));
-    }
-    let (quota, period) = (Step::V1Quota(want.quota), Step::V1Period(want.period_us));
-    let between = |step: Bandwidth| {
-        let (low, high) = if now.cmp_ratio(want).is_le() { (now, want) } else { (want, now) };
-        low.cmp_ratio(&step).is_le() && step.cmp_ratio(high).is_le()
-    };
-    match (now.quota != want.quota, now.period_us != want.period_us) {
-        (false, false) => {}
-        (true, false) => steps.push(quota),
-        (false, true) => steps.push(period),
-        (true, true) if between(Bandwidth { period_us: want.period_us, ..*now }) => steps.extend([period, quota]),
-        (true, true) if between(Bandwidth { quota: want.quota, ..*now }) => steps.extend([quota, period]),
-        (true, true) => steps.extend([Step::V1Quota(Quota::Unlimited), period, quota]),
-    }
-    if want.burst_us != low_burst {
-        steps.push(Step::V1Burst(want.burst_us));
-    }
-    steps
-}
-
-/// v2 takes quota and period together and knows no order between levels. The burst is written again after `cpu.max`, because
-/// kernels 5.14 to 6.9 shrink it a thousandfold there (fixed by 49217ea147df).
-fn v2_steps(now: &Bandwidth, want: &Bandwidth) -> Vec<Step> {
-    let low_burst = now.burst_us.min(want.burst_us);
-    let mut steps = Vec::new();
-    if now.burst_us != low_burst {
-        steps.push(Step::V2Burst(low_burst));
-    }
-    let changed = (now.quota, now.period_us) != (want.quota, want.period_us);
-    if changed {
-        steps.push(Step::V2Max(want.quota, want.period_us));
-    }
-    if want.burst_us != low_burst || (changed && want.burst_us > 0) {
-        steps.push(Step::V2Burst(want.burst_us));
-    }
-    steps
-}
-
 fn parse_v1_quota(text: &str) -> Option<Quota> {
     match text.trim_end() {
         "-1" => Some(Quota::Unlimited),
@@ -301,7 +220,7 @@ fn parse_v1_quota(text: &str) -> Option<Quota> {
     }
 }
 
-/// `max 100000` or `20000 100000` (`tg_get_cfs_quota` and period in `cpu_max_show`).
+/// `max 100000` or `20000 100000` (`cpu_max_show`).
 fn parse_v2_max(text: &str) -> Option<(Quota, u64)> {
     let (quota, period) = text.trim_end().split_once(' ')?;
     let quota = if quota == "max" { Quota::Unlimited } else { Quota::Us(quota.parse().ok()?) };
@@ -329,81 +248,11 @@ mod tests {
         Bandwidth { quota: Quota::Us(quota_us), period_us, burst_us }
     }
 
-    /// Applies `step` as `tg_set_cfs_bandwidth` would for a group between a parent and a child: what it refuses, this refuses.
-    fn kernel(
-        at: Bandwidth,
-        step: Step,
-        parent: &Bandwidth,
-        child: &Bandwidth,
-        shrinks_burst: bool,
-    ) -> Result<Bandwidth, String> {
-        let next = match step {
-            Step::V1Quota(quota) => Bandwidth { quota, ..at },
-            Step::V1Period(period_us) => Bandwidth { period_us, ..at },
-            Step::V1Burst(burst_us) | Step::V2Burst(burst_us) => Bandwidth { burst_us, ..at },
-            Step::V2Max(quota, period_us) => Bandwidth { quota, period_us, ..at },
-        };
-        if let Quota::Us(quota) = next.quota {
-            if quota < MIN_US || next.burst_us > quota {
-                return Err(format!("{next} is out of range"));
-            }
-        }
-        if matches!(step, Step::V1Quota(_) | Step::V1Period(_)) && next.quota != Quota::Unlimited {
-            if next.cmp_ratio(parent).is_gt() {
-                return Err(format!("{next} is above the parent's {parent}"));
-            }
-            if child.quota != Quota::Unlimited && child.cmp_ratio(&next).is_gt() {
-                return Err(format!("{next} is below the child's {child}"));
-            }
-        }
-        let shrunk =
-            if matches!(step, Step::V2Max(..)) && shrinks_burst { next.burst_us / 1_000 } else { next.burst_us };
-        Ok(Bandwidth { burst_us: shrunk, ..next })
-    }
-
-    fn run(now: &Bandwidth, want: &Bandwidth, steps: Vec<Step>, shrinks_burst: bool) -> Result<Bandwidth, String> {
-        let (low, high) = if now.cmp_ratio(want).is_le() { (now, want) } else { (want, now) };
-        steps.into_iter().try_fold(*now, |at, step| kernel(at, step, high, low, shrinks_burst))
-    }
-
-    fn any_bandwidth() -> impl Strategy<Value = Bandwidth> {
-        let quota = prop_oneof![1 => Just(Quota::Unlimited), 4 => (MIN_US..2_000_000).prop_map(Quota::Us)];
-        (quota, prop_oneof![Just(100_000), MIN_US..=MAX_PERIOD_US], 0_u64..=100).prop_map(
-            |(quota, period_us, percent)| {
-                let burst_us = quota.us().map_or(0, |us| us * percent / 100);
-                Bandwidth { quota, period_us, burst_us }
-            },
-        )
-    }
-
     proptest! {
-        #[test]
-        fn v1_steps_reach_the_goal_between_a_parent_and_a_child_without_a_refusal(now in any_bandwidth(), want in any_bandwidth()) {
-            prop_assert_eq!(run(&now, &want, v1_steps(&now, &want), false), Ok(want));
-        }
-
-        #[test]
-        fn v2_steps_reach_the_goal_on_kernels_that_shrink_the_burst_and_on_those_that_do_not(
-            now in any_bandwidth(), want in any_bandwidth(), shrinks: bool,
-        ) {
-            prop_assert_eq!(run(&now, &want, v2_steps(&now, &want), shrinks), Ok(want));
-        }
-
-        #[test]
-        fn equal_values_are_not_written_again(now in any_bandwidth()) {
-            prop_assert!(v1_steps(&now, &now).is_empty() && v2_steps(&now, &now).is_empty());
-        }
-
         #[test]
         fn any_text_is_a_quota_or_not(text in ".{0,24}") {
             let _ = (parse_v1_quota(&text), parse_v2_max(&text));
         }
-    }
-
-    #[test]
-    fn a_ratio_that_neither_order_keeps_in_range_goes_through_no_quota() {
-        let steps = v1_steps(&limited(20_000, 100_000, 0), &limited(30_000, 120_000, 0));
-        assert_eq!(steps, [Step::V1Quota(Quota::Unlimited), Step::V1Period(120_000), Step::V1Quota(Quota::Us(30_000))]);
     }
 
     #[test]

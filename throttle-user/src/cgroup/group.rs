@@ -95,7 +95,7 @@ impl Group {
     }
 
     /// The kernel's id of the group: the directory's inode, all 64 bits. It equals `css.cgroup->kn->id` since 5.5 (`fs/kernfs/inode.c`,
-    /// `kernfs_init_inode`), and is unique within the hierarchy only.
+    /// `kernfs_get_inode`), and is unique within the hierarchy only.
     ///
     /// # Errors
     /// [`GroupError::Gone`], or [`GroupError::Read`] when the directory may not be looked at.

@@ -23,6 +23,7 @@ pub mod quiet;
 mod remove;
 pub mod scratch;
 pub mod stale;
+mod steps;
 pub mod tree;
 
 pub use bandwidth::{Bandwidth, BandwidthError, Quota};

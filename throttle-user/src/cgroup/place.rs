@@ -72,7 +72,7 @@ pub(super) fn choose(hierarchy: &Hierarchy, asked: Option<&Path>) -> Result<Plac
             break;
         }
     }
-    pick(candidates)
+    pick(&candidates)
 }
 
 /// `asked` as a group: an absolute path below the mount, or a path relative to the mount.
@@ -130,7 +130,7 @@ impl Candidate {
     }
 }
 
-fn pick(candidates: Vec<Candidate>) -> Result<Place, PlaceError> {
+fn pick(candidates: &[Candidate]) -> Result<Place, PlaceError> {
     let fits = |candidate: &&Candidate| candidate.obstacle().is_none();
     let ready = candidates.iter().filter(fits).find(|candidate| candidate.gives_cpu);
     match ready.or_else(|| candidates.iter().find(fits)) {
@@ -157,20 +157,20 @@ mod tests {
 
     #[test]
     fn a_login_session_finds_the_nearest_ancestor_whose_children_have_cpu() {
-        let chain = vec![
+        let chain = [
             candidate("/cg/user.slice/user-0.slice/session-1.scope", false, false, true),
             candidate("/cg/user.slice/user-0.slice", true, false, false),
             candidate("/cg/user.slice", true, true, false),
             candidate("/cg", true, true, true),
         ];
-        let place = pick(chain).expect("a place");
+        let place = pick(&chain).expect("a place");
         assert_eq!((place.parent.path(), place.enable_cpu), (Path::new("/cg/user.slice"), false));
     }
 
     #[test]
     fn the_root_may_have_processes_and_is_given_cpu_when_no_group_has_it() {
-        let chain = vec![candidate("/cg/a", false, false, true), candidate("/cg", true, false, true)];
-        let place = pick(chain).expect("a place");
+        let chain = [candidate("/cg/a", false, false, true), candidate("/cg", true, false, true)];
+        let place = pick(&chain).expect("a place");
         assert_eq!((place.parent.path(), place.enable_cpu), (Path::new("/cg"), true));
     }
 
@@ -178,14 +178,14 @@ mod tests {
     fn a_container_with_processes_in_its_topmost_group_is_refused_with_the_reason() {
         let mut top = candidate("/cg", true, false, true);
         top.is_root = false;
-        let said = pick(vec![top]).expect_err("nowhere").to_string();
+        let said = pick(&[top]).expect_err("nowhere").to_string();
         assert!(said.contains("/cg has processes of its own") && said.contains("--parent"), "{said}");
     }
 
     #[test]
     fn a_threaded_group_is_passed_over() {
         let threaded = Candidate { is_domain: false, ..candidate("/cg/t", true, true, false) };
-        let place = pick(vec![threaded, candidate("/cg", true, true, true)]).expect("a place");
+        let place = pick(&[threaded, candidate("/cg", true, true, true)]).expect("a place");
         assert_eq!(place.parent.path(), Path::new("/cg"));
     }
 

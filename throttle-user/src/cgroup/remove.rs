@@ -131,10 +131,11 @@ fn end_processes(top: &Group, tree: &[Group], killed: &mut BTreeSet<u32>) {
         return;
     }
     for pid in here {
-        if let Ok(raw) = i32::try_from(pid) {
-            if raw > 0 && kill(Pid::from_raw(raw), Signal::SIGKILL).is_ok() {
-                killed.insert(pid);
-            }
+        if let Ok(raw) = i32::try_from(pid)
+            && raw > 0
+            && kill(Pid::from_raw(raw), Signal::SIGKILL).is_ok()
+        {
+            killed.insert(pid);
         }
     }
 }
