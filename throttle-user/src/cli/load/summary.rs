@@ -168,7 +168,7 @@ mod tests {
     fn an_open_loop_shows_how_late_it_sent() {
         let spacing = Spacing::every(DurationNs::from_millis(5)).expect("an interval");
         let text = summary(&LoadPlan { pace: Pace::Open { spacing }, ..LoadPlan::default() }, 200).to_string();
-        let late = text.lines().find(|line| line.starts_with("late")).expect("a line for lateness");
+        let late = text.lines().find(|line| line.starts_with("late ")).expect("a line for lateness");
         assert_eq!(late.split_whitespace().nth(4), Some("1.000"), "{text}");
         assert!(!text.contains("excludes"), "{text}");
     }
