@@ -1,10 +1,10 @@
 //! The worker threads: a fixed pool that burns, away from the async runtime.
 //!
 //! Owns the threads and who gets them. A request takes all the workers it needs or none: it waits, first come first
-//! served, until so many are idle, then all its parts are handed over at once. So a request's wall time (first start to
-//! last finish) never holds another request's turn; queueing shows only before the start. The price is that a wide request at the
-//! head of the queue lets idle workers wait with it. Idle workers block in their channel (a futex without timeout),
-//! so a server without requests wakes nothing, and its cgroup's period timer can stop.
+//! served, until so many are idle, then all its parts are handed over at once. So a request's wall time (first start
+//! to last finish) never holds another request's turn; queueing shows only before the start. The price is that a wide
+//! request at the head of the queue lets idle workers wait with it. Idle workers block in their channel (a futex
+//! without timeout), so a server without requests wakes nothing, and its cgroup's period timer can stop.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -78,7 +78,8 @@ impl Pool {
 
     /// Burns each of `parts` on a worker of its own, all handed over together, and returns the spans in their order.
     ///
-    /// Dropping the future while it waits gives its place in the queue up; once handed over, the parts are burnt to the end.
+    /// Dropping the future while it waits gives its place in the queue up; once handed over, the parts are burnt to
+    /// the end.
     ///
     /// # Errors
     /// [`PoolError::TooMany`] when the pool is smaller than the request, [`PoolError::WorkerLost`] when a thread died.
