@@ -52,8 +52,8 @@ async fn burn(address: SocketAddr, query: &str) -> ServerSpan {
     serde_json::from_str(&body).expect("a server span")
 }
 
-/// CPU time taken over CPU time asked. The burner never stops short; the room above is for what a virtual machine's host
-/// charges to the thread meanwhile.
+/// CPU time taken over CPU time asked. The burner stops at most half a microsecond short; the room above is for what the
+/// host of a virtual machine takes meanwhile and the guest charges to the thread.
 fn ratio(took: DurationNs, asked_ms: f64) -> f64 {
     took.as_millis_f64() / asked_ms
 }

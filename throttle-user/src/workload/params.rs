@@ -84,12 +84,6 @@ impl BurnParams {
             })
             .collect()
     }
-
-    /// Worker threads wanted.
-    #[must_use]
-    pub fn threads(&self) -> u32 {
-        self.threads
-    }
 }
 
 /// Milliseconds, whole or fractional, to the nanosecond.
