@@ -87,12 +87,15 @@ async fn collect(plan: &LoadPlan, target: &Target) -> (Vec<RequestSpan>, Result<
     (spans, ended)
 }
 
+/// The errors of the requests that failed.
 fn failed(spans: &[RequestSpan]) -> Vec<&str> {
-    let error = |span: &'_ RequestSpan| match &span.outcome {
-        Outcome::Failed { error } => Some(error.clone().leak() as &str),
-        Outcome::Ok { .. } => None,
-    };
-    spans.iter().filter_map(error).collect()
+    spans
+        .iter()
+        .filter_map(|span| match &span.outcome {
+            Outcome::Failed { error } => Some(error.as_str()),
+            Outcome::Ok { .. } => None,
+        })
+        .collect()
 }
 
 #[tokio::test]

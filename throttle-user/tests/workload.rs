@@ -52,6 +52,8 @@ async fn burn(address: SocketAddr, query: &str) -> ServerSpan {
     serde_json::from_str(&body).expect("a server span")
 }
 
+/// CPU time taken over CPU time asked. The burner stops at most half a microsecond short; the room above is for what the
+/// host of a virtual machine takes meanwhile and the guest charges to the thread.
 fn ratio(took: DurationNs, asked_ms: f64) -> f64 {
     took.as_millis_f64() / asked_ms
 }
@@ -62,7 +64,7 @@ async fn a_request_burns_the_cpu_time_it_asked_for_on_one_worker() {
     let span = burn(server.address, "?work_ms=20.5").await;
     assert_eq!(span.work_ns, DurationNs(20_500_000));
     assert_eq!(span.workers.len(), 1);
-    assert!((0.97..=1.03).contains(&ratio(span.cpu_time(), 20.5)), "{span:?}");
+    assert!((0.99..=1.1).contains(&ratio(span.cpu_time(), 20.5)), "{span:?}");
     assert!(span.accepted_ns <= span.started_ns, "{span:?}");
     assert!(span.wall() >= span.cpu_time(), "{span:?}");
 }
@@ -81,7 +83,7 @@ async fn split_shares_the_work_out_and_whole_gives_it_to_each() {
         assert_eq!(span.work_ns.as_millis_f64(), 3.0 * each_ms);
         assert_eq!(span.workers.iter().map(|worker| worker.tid).collect::<BTreeSet<_>>().len(), 3, "{span:?}");
         for worker in &span.workers {
-            assert!((0.95..=1.05).contains(&ratio(worker.cpu_time_ns, each_ms)), "{mode}: {span:?}");
+            assert!((0.99..=1.25).contains(&ratio(worker.cpu_time_ns, each_ms)), "{mode}: {span:?}");
         }
     }
 }
@@ -157,7 +159,7 @@ async fn shutdown_answers_what_was_accepted_first() {
     worker_is_busy().await;
     server.stop.send(()).expect("the server still runs");
     server.served.await.expect("no panic").expect("a clean end");
-    assert!((0.97..=1.05).contains(&ratio(running.await.expect("answered").cpu_time(), 50.0)));
+    assert!((0.99..=1.1).contains(&ratio(running.await.expect("answered").cpu_time(), 50.0)));
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Values as people type them: lengths of time and rates.
 //!
-//! Owns the notations. Decimal fractions are read digit by digit, so `0.3s` is 300,000,000 ns and not a neighbour of it.
+//! Owns the notations. Decimal fractions are read digit by digit, so `0.3s` is 300,000,000 ns and not a neighbour of
+//! it.
 
 use crate::client::Spacing;
 use crate::time::DurationNs;

@@ -95,8 +95,8 @@ pub(super) fn conclude(verdict: Verdict) -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-/// An error and its causes in one line. The library's errors print their cause themselves, so a cause that stands in the text
-/// already is not said again.
+/// An error and its causes in one line. The library's errors print their cause themselves, so a cause that stands in
+/// the text already is not said again.
 fn told(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |mut text, cause| {
         let cause = cause.to_string();

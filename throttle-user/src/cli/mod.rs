@@ -1,7 +1,7 @@
 //! The command line: one verb a file, and what they share.
 //!
-//! Owns parsing and the way a verb ends. Verbs wire the library's modules together; what they decide is theirs, what they
-//! compute is the library's.
+//! Owns parsing and the way a verb ends. Verbs wire the library's modules together; what they decide is theirs, what
+//! they compute is the library's.
 
 mod args;
 mod exit;
@@ -20,8 +20,9 @@ pub use exit::{Exit, Failure, OrExit, Verdict};
 
 /// Observe CFS bandwidth throttling with eBPF and say where every request's wall time went.
 ///
-/// Exit codes: 0 done; 1 done, but something is not right (requests failed, counters disagree, events lost); 2 bad usage or
-/// bad input; 3 this machine cannot do it; 4 broke off midway, what was measured is kept; 130 interrupted, likewise kept.
+/// Exit codes: 0 done; 1 done, but something is not right (requests failed, counters disagree, events lost); 2 bad
+/// usage or bad input; 3 this machine cannot do it; 4 broke off midway, what was measured is kept; 130 interrupted,
+/// likewise kept.
 #[derive(Debug, Parser)]
 #[command(name = "throttle", version, max_term_width = 110)]
 struct Cli {

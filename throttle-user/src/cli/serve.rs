@@ -14,20 +14,22 @@ use super::args;
 use super::exit::{Exit, Failure, OrExit as _, Verdict, print, tell};
 use crate::request::FanOut;
 use crate::time::DurationNs;
-use crate::workload::{BurnDefaults, Burner, Server, ServerError, ServerOptions, WORK_MAX, WORK_MIN, join_cgroup};
+use crate::workload::{
+    BurnDefaults, Burner, ConfineError, Server, ServerError, ServerOptions, WORK_MAX, WORK_MIN, join_cgroup,
+};
 
 /// Serve requests that burn a stated amount of CPU time each.
 ///
-/// GET /burn?work_ms=60&threads=1&mode=split burns, and answers with monotonic stamps, thread ids and CPU time used; GET /healthz and GET /info
-/// say that and how it runs. The first line on stdout is `listening http://ADDRESS:PORT`. SIGTERM or SIGINT answers what was
-/// accepted and ends with 0; a second one ends at once.
+/// GET /burn?work_ms=60&threads=1&mode=split burns, and answers with monotonic stamps, thread ids and CPU time used;
+/// GET /healthz and GET /info say that and how it runs. The first line on stdout is `listening http://ADDRESS:PORT`.
+/// SIGTERM or SIGINT answers what was accepted and ends with 0; a second one ends at once.
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     /// Address and port to listen on; port 0 takes any free one.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDR:PORT")]
     listen: SocketAddr,
-    /// Worker threads, started once. A fixed number, not derived from the CPUs: the kernel's answer to how many there are depends
-    /// on the limit under study.
+    /// Worker threads, started once. A fixed number, not derived from the CPUs: the kernel's answer to how many there
+    /// are depends on the limit under study.
     #[arg(long, default_value = "4", value_name = "N")]
     workers: NonZeroU32,
     /// CPU time of a request that does not say.
@@ -48,7 +50,13 @@ pub(super) struct ServeArgs {
 pub(super) fn run(args: &ServeArgs) -> Verdict {
     let burner = Burner::calibrate();
     if let Some(dir) = &args.cgroup {
-        join_cgroup(dir).or_exit(Exit::CannotRun)?;
+        join_cgroup(dir).map_err(|error| {
+            let exit = match error {
+                ConfineError::NotACgroup { .. } => Exit::BadInput,
+                ConfineError::Refused { .. } => Exit::CannotRun,
+            };
+            Failure::Told { exit, error: error.into() }
+        })?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().or_exit(Exit::CannotRun)?;
     runtime.block_on(serve(args, burner))

@@ -78,7 +78,10 @@ pub enum ClientError {
         cause: String,
     },
     /// The server went away during the run.
-    #[error("{target} is gone after {} answers ({failures} requests in a row without a connection): {cause}", report.requests - report.failed)]
+    #[error(
+        "{target} is gone after {} answers ({failures} requests in a row without a connection): {cause}",
+        report.requests - report.failed
+    )]
     ServerGone {
         /// Where it was.
         target: Target,
@@ -121,9 +124,9 @@ impl ClientError {
 
 /// Runs `plan` against `target` and hands every finished request to `on_span`, in order of their answers.
 ///
-/// `on_span` returning `Break` ends the run at once; so does dropping the future. Requests in flight are then given up
-/// and appear nowhere. Needs a tokio runtime with IO and time; stamps are taken in the streams' tasks, so a slow `on_span`
-/// touches none of them on a runtime with a second thread.
+/// `on_span` returning `Break` ends the run at once; so does dropping the future. Requests in flight are then given
+/// up and appear nowhere. Needs a tokio runtime with IO and time; stamps are taken in the streams' tasks, so a slow
+/// `on_span` touches none of them on a runtime with a second thread.
 ///
 /// # Errors
 /// [`ClientError`]; all but `Unreachable` carry the report, and what was measured has been handed out.

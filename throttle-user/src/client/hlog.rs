@@ -1,8 +1,8 @@
 //! The interval log (`.hlog`): compressed V2 histograms, one line an interval, for HdrHistogram's log tools.
 //!
-//! Owns cutting a run into intervals. Each interval holds up to three lines: untagged the latency from the due time (what
-//! tools show unless told otherwise), and under the tags `service` and `wall` the other two. Values are nanoseconds. Lines
-//! are flushed as intervals end, so a killed run leaves all but its last.
+//! Owns cutting a run into intervals. Each interval holds up to three lines: untagged the latency from the due time
+//! (what tools show unless told otherwise), and under the tags `service` and `wall` the other two. Values are
+//! nanoseconds. Lines are flushed as intervals end, so a killed run leaves all but its last.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

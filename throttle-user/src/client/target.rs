@@ -42,11 +42,16 @@ impl Target {
         }
         let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| refuse("it names no host"))?;
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        if uri.port_u16() == Some(0) {
-            return Err(refuse("port 0 cannot be connected to"));
-        }
+        let port = match uri.authority().and_then(|authority| authority.as_str().strip_prefix(uri.host()?)) {
+            None => return Err(refuse("it names a user")),
+            Some("") => 80,
+            Some(port) => match port.strip_prefix(':').and_then(|port| port.parse().ok()) {
+                Some(port) if port > 0 => port,
+                _ => return Err(refuse("the port is not from 1 to 65535")),
+            },
+        };
         let path = if uri.path() == "/" { "/burn" } else { uri.path() };
-        Ok(Self { host: host.to_owned(), port: uri.port_u16().unwrap_or(80), path: path.to_owned() })
+        Ok(Self { host: host.to_owned(), port, path: path.to_owned() })
     }
 
     /// Host and port as the resolver takes them.
@@ -106,8 +111,9 @@ mod tests {
             ("127.0.0.1:80", "http://"),
             ("/burn", "http://"),
             ("http://a:1/burn?work_ms=5", "--work"),
-            ("http://a:0", "port 0"),
-            ("http://a:99999", "port"),
+            ("http://a:0", "1 to 65535"),
+            ("http://a:99999", "1 to 65535"),
+            ("http://me@a:80", "user"),
             ("", "empty"),
         ] {
             let error = Target::parse(url).expect_err(url).to_string();

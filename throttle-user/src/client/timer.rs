@@ -1,7 +1,8 @@
 //! Waiting for an instant of `CLOCK_MONOTONIC` without holding the runtime up.
 //!
 //! Owns one timerfd. Tokio's own timer works in whole milliseconds (`tokio::time::sleep`: "operates at millisecond
-//! granularity"), which would make up to a millisecond of every send late; a timerfd takes the absolute instant as it is.
+//! granularity"), which would make up to a millisecond of every send late; a timerfd takes the absolute instant as it
+//! is.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd, RawFd};

@@ -1,8 +1,8 @@
 //! Burning a stated amount of a thread's CPU time in user mode.
 //!
 //! Owns the calibration and the loop. The loop is integer work in chunks of about [`CHUNK`]; the thread clock is read
-//! once a chunk (a system call: `CLOCK_THREAD_CPUTIME_ID` has no vDSO path), so that the kernel's part of the work stays
-//! well under one per cent and a limit meets the thread in user mode, as it meets an ordinary program.
+//! once a chunk (a system call: `CLOCK_THREAD_CPUTIME_ID` has no vDSO path), so that the kernel's part of the work
+//! stays well under one per cent and a limit meets the thread in user mode, as it meets an ordinary program.
 
 use std::hint::black_box;
 

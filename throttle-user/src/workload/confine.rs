@@ -1,7 +1,7 @@
 //! Moving the server into the cgroup whose limit it is to feel.
 //!
-//! Owns one write to `cgroup.procs`. It takes all threads of the process along (cgroups(7)), but belongs before the first
-//! one is started, so that none has ever run outside the limit.
+//! Owns one write to `cgroup.procs`. It takes all threads of the process along (cgroups(7)), but belongs before the
+//! first one is started, so that none has ever run outside the limit.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
     /// The directory has no `cgroup.procs`.
-    #[error("{} is not a cgroup: it has no cgroup.procs. Give a directory below the cpu controller's mount, made beforehand with mkdir", dir.display())]
+    #[error(
+        "{} is not a cgroup: it has no cgroup.procs. Give a directory below the cpu controller's mount, made with mkdir",
+        dir.display()
+    )]
     NotACgroup {
         /// The directory given.
         dir: PathBuf,

@@ -1,6 +1,7 @@
 //! What a request asks for: the query of `GET /burn`, checked.
 //!
-//! Owns names, ranges and the error texts. Pure: pairs of strings in, parameters or an error that names the parameter out.
+//! Owns names, ranges and the error texts. Pure: pairs of strings in, parameters or an error that names the parameter
+//! out.
 
 use serde::Serialize;
 
@@ -82,12 +83,6 @@ impl BurnParams {
                 FanOut::Split => DurationNs(work / threads + u64::from(worker < work % threads)),
             })
             .collect()
-    }
-
-    /// Worker threads wanted.
-    #[must_use]
-    pub fn threads(&self) -> u32 {
-        self.threads
     }
 }
 

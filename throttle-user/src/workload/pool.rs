@@ -1,10 +1,10 @@
 //! The worker threads: a fixed pool that burns, away from the async runtime.
 //!
 //! Owns the threads and who gets them. A request takes all the workers it needs or none: it waits, first come first
-//! served, until so many are idle, then all its parts are handed over at once. So a request's wall time (first start to
-//! last finish) never holds another request's turn; queueing shows only before the start. The price is that a wide request at the
-//! head of the queue lets idle workers wait with it. Idle workers block in their channel (a futex without timeout),
-//! so a server without requests wakes nothing, and its cgroup's period timer can stop.
+//! served, until so many are idle, then all its parts are handed over at once. So a request's wall time (first start
+//! to last finish) never holds another request's turn; queueing shows only before the start. The price is that a wide
+//! request at the head of the queue lets idle workers wait with it. Idle workers block in their channel (a futex
+//! without timeout), so a server without requests wakes nothing, and its cgroup's period timer can stop.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -78,7 +78,8 @@ impl Pool {
 
     /// Burns each of `parts` on a worker of its own, all handed over together, and returns the spans in their order.
     ///
-    /// Dropping the future while it waits gives its place in the queue up; once handed over, the parts are burnt to the end.
+    /// Dropping the future while it waits gives its place in the queue up; once handed over, the parts are burnt to
+    /// the end.
     ///
     /// # Errors
     /// [`PoolError::TooMany`] when the pool is smaller than the request, [`PoolError::WorkerLost`] when a thread died.
@@ -92,20 +93,19 @@ impl Pool {
         let mut permits = Arc::clone(&self.free).acquire_many_owned(wanted).await.map_err(|_| PoolError::WorkerLost)?;
         let (done, spans) = oneshot::channel();
         let gather = Arc::new(Gather::new(parts.len(), done));
-        for (slot, &work) in parts.iter().enumerate() {
-            let worker = lock(&self.idle).pop_first().ok_or(PoolError::WorkerLost)?;
+        // All workers are chosen before the first is set to work: one that is done early is idle again at once, and must not
+        // be given a second part of the same request.
+        let chosen: Vec<usize> = {
+            let mut idle = lock(&self.idle);
+            std::iter::from_fn(|| idle.pop_first()).take(parts.len()).collect()
+        };
+        for (slot, (&work, worker)) in parts.iter().zip(chosen).enumerate() {
             let permit = permits.split(1).ok_or(PoolError::WorkerLost)?;
             let part = Part { work, slot, gather: Arc::clone(&gather), permit };
             self.inboxes[worker].send(part).map_err(|_| PoolError::WorkerLost)?;
         }
         drop(gather);
         spans.await.map_err(|_| PoolError::WorkerLost)
-    }
-
-    /// Number of workers.
-    #[must_use]
-    pub fn workers(&self) -> usize {
-        self.inboxes.len()
     }
 }
 
@@ -197,6 +197,16 @@ mod tests {
         for (span, asked) in spans.iter().zip(asked) {
             assert!(span.cpu_time_ns.0 as f64 > 0.95 * asked.0 as f64, "{span:?} for {asked:?}");
             assert!(span.finished_ns.since(span.started_ns) >= span.cpu_time_ns, "{span:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_is_done_at_once_gets_no_second_part_of_the_same_request() {
+        let pool = Pool::start(3, Burner::calibrate()).expect("three threads");
+        for _ in 0..500 {
+            let spans = pool.run(&[DurationNs(1); 3]).await.expect("spans");
+            let tids: BTreeSet<u32> = spans.iter().map(|span| span.tid).collect();
+            assert_eq!(tids.len(), 3, "{spans:?}");
         }
     }
 

@@ -33,8 +33,8 @@ const REQUESTS: u64 = 40;
 
 /// Send requests to a `throttle serve` and report wall time, service time and latency.
 ///
-/// By default a closed loop: one stream, 200 ms after each answer. --rate or --interval make it an open loop: requests fall due by
-/// the clock, and latency counts from the due time.
+/// By default a closed loop: one stream, 200 ms after each answer. --rate or --interval make it an open loop:
+/// requests fall due by the clock, and latency counts from the due time.
 #[derive(Debug, Args)]
 pub(super) struct LoadArgs {
     /// Where to send, as printed by `throttle serve`: http://HOST:PORT.
@@ -76,13 +76,14 @@ pub(super) struct LoadArgs {
     /// Write the latency distribution as HdrHistogram text, in milliseconds.
     #[arg(long, value_name = "FILE")]
     hgrm: Option<PathBuf>,
-    /// Write an interval log of compressed HdrHistograms, in nanoseconds: latency untagged, `service` and `wall` tagged.
+    /// Write an interval log of compressed HdrHistograms, in nanoseconds: latency untagged, `service` and `wall`
+    /// tagged.
     #[arg(long, value_name = "FILE")]
     hlog: Option<PathBuf>,
     /// Print JSON lines instead of the table: each request as it ends, then a summary.
     #[arg(long)]
     json: bool,
-    /// No progress bar.
+    /// No progress bar, and no word on single requests that fail.
     #[arg(long, short)]
     quiet: bool,
 }
@@ -141,6 +142,7 @@ async fn drive_until_interrupted(plan: &LoadPlan, target: &Target, sink: &mut Si
 struct Sink {
     record: LatencyRecord,
     json: bool,
+    quiet: bool,
     hgrm: Option<BufWriter<File>>,
     hlog: Option<IntervalLog<BufWriter<File>>>,
     progress: ProgressBar,
@@ -168,17 +170,22 @@ impl Sink {
             }
         };
         let progress = progress(args.quiet || !io::stderr().is_terminal(), plan.end.requests);
-        Ok(Self { record: LatencyRecord::default(), json: args.json, hgrm, hlog, progress, broken: None })
+        let (record, json, quiet) = (LatencyRecord::default(), args.json, args.quiet);
+        Ok(Self { record, json, quiet, hgrm, hlog, progress, broken: None })
     }
 
     /// Takes a finished request; breaks the run off when it cannot be kept.
     fn take(&mut self, span: &RequestSpan) -> ControlFlow<()> {
         self.record.record(span);
         self.progress.inc(1);
-        if let Outcome::Failed { error } = &span.outcome {
-            self.progress.suspend(|| tell(format_args!("throttle load: request {} failed: {error}", span.request)));
-        } else if let Some(max) = self.record.wall.max() {
-            self.progress.set_message(format!("wall max {:.1} ms", max.as_millis_f64()));
+        match &span.outcome {
+            Outcome::Failed { error } if !self.quiet => {
+                self.progress.suspend(|| tell(format_args!("throttle load: request {} failed: {error}", span.request)));
+            }
+            Outcome::Failed { .. } => {}
+            Outcome::Ok { server } => {
+                self.progress.set_message(format!("last wall {:.1} ms", server.wall().as_millis_f64()));
+            }
         }
         match self.keep(span) {
             Ok(()) => ControlFlow::Continue(()),

@@ -1,7 +1,7 @@
 //! What a load run came to, as a table and as JSON.
 //!
-//! Owns the wording and the JSON shape (schema 1). No percentile is shown that the number of answers does not support: the
-//! maximum stands in its place, marked.
+//! Owns the wording and the JSON shape (schema 1). No percentile is shown that the number of answers does not
+//! support: the maximum stands in its place, marked.
 
 use std::fmt;
 
@@ -32,7 +32,9 @@ pub(super) struct Summary {
     wall: Row,
     service: Row,
     latency: Row,
-    late: Row,
+    /// Due to sent; left out of a closed loop, where nothing is due before it is sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    late: Option<Row>,
 }
 
 /// One kind of length.
@@ -47,9 +49,9 @@ struct Row {
 impl Summary {
     /// Sums a run up; without a report it was interrupted.
     pub(super) fn new(target: &Target, plan: &LoadPlan, record: &LatencyRecord, report: Option<&LoadReport>) -> Self {
-        let (kind, note) = match plan.pace {
-            Pace::Closed { .. } => ("closed", Some(CLOSED_LOOP)),
-            Pace::Open { .. } => ("open", None),
+        let (kind, note, late) = match plan.pace {
+            Pace::Closed { .. } => ("closed", Some(CLOSED_LOOP), None),
+            Pace::Open { .. } => ("open", None, Some(Row::new(&record.late))),
         };
         let answered = record.wall.count();
         Self {
@@ -64,7 +66,7 @@ impl Summary {
             wall: Row::new(&record.wall),
             service: Row::new(&record.service),
             latency: Row::new(&record.latency),
-            late: Row::new(&record.late),
+            late,
         }
     }
 }
@@ -102,8 +104,8 @@ impl fmt::Display for Summary {
             ("service", &self.service, "sent to received"),
             ("latency", &self.latency, "due to received"),
         ];
-        if self.note.is_none() {
-            rows.push(("late", &self.late, "due to sent: the client's own delay"));
+        if let Some(late) = &self.late {
+            rows.push(("late", late, "due to sent: the client's own delay"));
         }
         for (name, row, meaning) in rows {
             let [p50, p90, p99, max] = row.cells();
@@ -168,7 +170,7 @@ mod tests {
     fn an_open_loop_shows_how_late_it_sent() {
         let spacing = Spacing::every(DurationNs::from_millis(5)).expect("an interval");
         let text = summary(&LoadPlan { pace: Pace::Open { spacing }, ..LoadPlan::default() }, 200).to_string();
-        let late = text.lines().find(|line| line.starts_with("late")).expect("a line for lateness");
+        let late = text.lines().find(|line| line.starts_with("late ")).expect("a line for lateness");
         assert_eq!(late.split_whitespace().nth(4), Some("1.000"), "{text}");
         assert!(!text.contains("excludes"), "{text}");
     }
