@@ -9,16 +9,16 @@ use crate::model::bandwidth::Bandwidth;
 use crate::model::signed;
 use crate::time::DurationNs;
 
-/// A level, and the stretch in which its first refill after the start lies. Later ones follow a period apart each, each
-/// somewhere in a stretch of the same width.
+/// A level, and the stretches in which its refills lie: each somewhere in the `width` before `latest` and a number of
+/// whole periods, though not before the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Its quota, period and burst.
     pub bandwidth: Bandwidth,
-    /// From the start to the earliest instant the refill may come.
-    pub earliest: DurationNs,
-    /// From the start to the latest; not before `earliest`.
+    /// From the start to the latest instant of the first refill.
     pub latest: DurationNs,
+    /// How much earlier than its latest instant each refill may come.
+    pub width: DurationNs,
 }
 
 /// Largest value of each amount that is not known; the least is zero.
@@ -59,23 +59,25 @@ struct Account {
     burst: i64,
     width: i64,
     granted: i64,
-    next_refill: i64,
+    /// Of the next refill; below zero it counts as at the start.
+    refill_at: i64,
 }
 
 impl Account {
     fn new(level: &Window, slack: &Slack, side: Side) -> Self {
         let quota = signed(level.bandwidth.quota());
+        let (latest, width) = (signed(level.latest), signed(level.width));
         let (granted, first) = match side {
-            Side::Earliest => (quota + signed(slack.leftover), level.earliest),
-            Side::Latest => ((quota - signed(slack.spent)).max(0), level.latest),
+            Side::Earliest => (quota + signed(slack.leftover), latest - width),
+            Side::Latest => ((quota - signed(slack.spent)).max(0), latest),
         };
         Self {
             quota,
             period: signed(level.bandwidth.period()),
             burst: signed(level.bandwidth.burst()),
-            width: signed(DurationNs(level.latest.0.saturating_sub(level.earliest.0))),
+            width,
             granted,
-            next_refill: signed(first),
+            refill_at: first,
         }
     }
 
@@ -91,7 +93,7 @@ impl Account {
             Side::Latest => -(signed(slack.tick) + self.width - stopped_for).max(0),
         };
         self.granted = (self.granted + self.quota).min(done + self.quota + self.burst + local);
-        self.next_refill += self.period;
+        self.refill_at += self.period;
     }
 }
 
@@ -102,7 +104,7 @@ fn finish(work: DurationNs, levels: &[Window], slack: &Slack, side: Side) -> Dur
     let (mut now, mut done) = (0, 0);
     let mut stopped: Option<i64> = None;
     loop {
-        let next = accounts.iter().map(|account| account.next_refill).min().unwrap_or(i64::MAX);
+        let next = accounts.iter().map(|account| account.refill_at.max(now)).min().unwrap_or(i64::MAX);
         let budget = accounts.iter().map(|account| account.granted + debt - done).min().unwrap_or(i64::MAX);
         let run = budget.max(0).min(work - done).min(next - now);
         done += run;
@@ -115,7 +117,7 @@ fn finish(work: DurationNs, levels: &[Window], slack: &Slack, side: Side) -> Dur
         };
         now = next;
         let stopped_for = stopped.map_or(0, |since| now - since);
-        for account in accounts.iter_mut().filter(|account| account.next_refill == now) {
+        for account in accounts.iter_mut().filter(|account| account.refill_at <= now) {
             account.refill(done, stopped_for, slack, side);
         }
     }
@@ -128,15 +130,15 @@ mod tests {
     const NOTHING: Slack =
         Slack { leftover: DurationNs::ZERO, slice: DurationNs::ZERO, tick: DurationNs::ZERO, spent: DurationNs::ZERO };
 
-    fn level(quota_ms: u64, earliest_ms: u64, latest_ms: u64) -> Window {
+    fn level(quota_ms: u64, latest_ms: u64, width_ms: u64) -> Window {
         let ms = DurationNs::from_millis;
         let bandwidth = Bandwidth::new(ms(quota_ms), ms(100)).expect("valid");
-        Window { bandwidth, earliest: ms(earliest_ms), latest: ms(latest_ms) }
+        Window { bandwidth, latest: ms(latest_ms), width: ms(width_ms) }
     }
 
     #[test]
     fn with_nothing_unknown_both_ends_are_the_closed_form() {
-        let levels = [level(10, 30, 30)];
+        let levels = [level(10, 30, 0)];
         let work = DurationNs::from_millis(60);
         // The quota lasts 10 ms, the refill is at 30, four whole periods follow, then 10 ms: 440.
         assert_eq!(earliest_finish(work, &levels, &NOTHING), DurationNs::from_millis(440));
@@ -145,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_millisecond_of_leftover_saves_a_period_at_the_edge() {
-        let levels = [level(10, 30, 30)];
+        let levels = [level(10, 30, 0)];
         let work = DurationNs::from_millis(61);
         let slack = Slack { leftover: DurationNs::from_millis(1), ..NOTHING };
         assert_eq!(earliest_finish(work, &levels, &slack), DurationNs::from_millis(440));
@@ -154,10 +156,19 @@ mod tests {
 
     #[test]
     fn an_unknown_refill_moves_the_ends_apart_by_its_width() {
-        let levels = [level(10, 30, 40)];
+        let levels = [level(10, 40, 10)];
         let work = DurationNs::from_millis(60);
         assert_eq!(earliest_finish(work, &levels, &NOTHING), DurationNs::from_millis(440));
         assert_eq!(latest_finish(work, &levels, &NOTHING), DurationNs::from_millis(450));
+    }
+
+    #[test]
+    fn only_the_first_refill_is_kept_from_coming_before_the_start() {
+        // The first refill may come 10 ms early but not before the start; the second comes at 95 ms, not at 100.
+        let levels = [level(10, 5, 10)];
+        let work = DurationNs::from_millis(20);
+        assert_eq!(earliest_finish(work, &levels, &NOTHING), DurationNs::from_millis(20));
+        assert_eq!(earliest_finish(DurationNs::from_millis(25), &levels, &NOTHING), DurationNs::from_millis(100));
     }
 
     #[test]

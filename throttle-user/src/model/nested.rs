@@ -234,3 +234,69 @@ fn next_tick(tick: &Tick, now: i64) -> i64 {
 fn unsigned(ns: i64) -> DurationNs {
     DurationNs(u64::try_from(ns).unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(length: u64) -> DurationNs {
+        DurationNs::from_millis(length)
+    }
+
+    fn level(quota: u64, period: u64, to_refill: u64) -> Level {
+        Level::full(Bandwidth::new(ms(quota), ms(period)).expect("valid"), ms(to_refill))
+    }
+
+    #[test]
+    fn levels_that_run_out_together_are_waited_for_until_the_later_refill() {
+        // 0 ####10............30..........50##55   both out at 10, refilled at 30 and at 50
+        let course = simulate(ms(15), &[level(10, 100, 30), level(10, 100, 50)], &Charging::EXACT);
+        let out = vec![Out { level: 0, refilled: ms(30) }, Out { level: 1, refilled: ms(50) }];
+        assert_eq!(course.waits, [Wait { start: ms(10), end: ms(50), out }]);
+        assert_eq!((course.wall, course.throttled_periods), (ms(55), vec![1, 1]));
+    }
+
+    #[test]
+    fn only_the_level_that_is_out_is_named() {
+        let course = simulate(ms(15), &[level(80, 100, 20), level(10, 100, 50)], &Charging::EXACT);
+        assert_eq!(course.waits, [Wait { start: ms(10), end: ms(50), out: vec![Out { level: 1, refilled: ms(50) }] }]);
+        assert_eq!(course.throttled_periods, [0, 1]);
+    }
+
+    #[test]
+    fn debt_larger_than_the_quota_is_paid_over_several_periods() {
+        // The tick at 4 ms finds 1 ms of quota overdrawn by 3: refills leave -2, -1, 0 and at last 1.
+        let tick = Tick { length: ms(4), to_first: ms(4) };
+        let charging = Charging { slice: Some(DEFAULT_SLICE), tick: Some(tick) };
+        let course = simulate(ms(5), &[level(1, 100, 50)], &charging);
+        let out = vec![Out { level: 0, refilled: ms(350) }];
+        assert_eq!(course.waits, [Wait { start: ms(4), end: ms(350), out }]);
+        assert_eq!((course.wall, course.throttled_periods), (ms(351), vec![4]));
+    }
+
+    #[test]
+    fn what_is_left_locally_at_the_start_comes_before_the_pool() {
+        let start = Level { leftover: ms(1), ..level(10, 100, 50) };
+        let charging = Charging { slice: Some(DEFAULT_SLICE), tick: None };
+        assert_eq!(simulate(ms(12), &[start], &charging).waits[0].start, ms(11));
+    }
+
+    #[test]
+    fn a_level_that_is_not_out_keeps_one_millisecond_over_anothers_wait() {
+        // The inner level runs 8 of every 10 ms. At 8 ms the outer one holds 2 ms of its second slice and keeps 1; its
+        // refill at 9 tops the pool up to 20. It lasts for 21 ms more from 10 on: 10..18, 20..28, 30..35.
+        let charging = Charging { slice: Some(DEFAULT_SLICE), tick: None };
+        let course = simulate(ms(40), &[level(8, 10, 10), level(20, 100, 9)], &charging);
+        let first_outer = course.waits.iter().find(|wait| wait.out.iter().any(|out| out.level == 1));
+        assert_eq!(first_outer.map(|wait| (wait.start, wait.end)), Some((ms(35), ms(109))));
+    }
+
+    #[test]
+    fn burst_lets_a_refill_add_to_an_unused_pool() {
+        let plain = level(20, 100, 10);
+        let bursting = Level { bandwidth: plain.bandwidth.with_burst(ms(5)).expect("at most the quota"), ..plain };
+        // At 10 ms half the pool is left: topped up to 20, or to 25.
+        assert_eq!(simulate(ms(50), &[plain], &Charging::EXACT).waits[0].start, ms(30));
+        assert_eq!(simulate(ms(50), &[bursting], &Charging::EXACT).waits[0].start, ms(35));
+    }
+}

@@ -19,8 +19,8 @@ pub struct Measured {
     pub cpu: DurationNs,
     /// Wall time it took.
     pub wall: DurationNs,
-    /// The part of the wall time in which the thread wanted to run, was not throttled and did not run (run-queue wait);
-    /// zero if not measured.
+    /// The part of the wall time in which it was neither throttled nor using CPU by its own clock: run-queue wait, blocked,
+    /// interrupts, stolen time. That is wall - CPU - throttled; zero if not measured.
     pub waited: DurationNs,
     /// The levels above the thread that have a limit, in any order; none means unlimited.
     pub levels: Vec<LevelAtStart>,
@@ -48,7 +48,7 @@ pub struct Unknowns {
     pub spent: DurationNs,
     /// How long after its nominal instant a refill takes effect.
     pub refill_late: DurationNs,
-    /// How far the measured CPU time may be off in either direction (clock reads, interrupts).
+    /// How far the measured CPU time may be off in either direction (clock reads).
     pub meter: DurationNs,
 }
 
@@ -68,7 +68,7 @@ impl Unknowns {
     }
 }
 
-/// What the model says about one request, run-queue wait left out.
+/// What the model says about one request, with what it `waited` cut out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prediction {
     /// No smaller wall time is possible.
@@ -77,7 +77,7 @@ pub struct Prediction {
     pub central: DurationNs,
     /// No larger wall time is possible.
     pub highest: DurationNs,
-    /// Where the measured wall time, less its run-queue wait, lies.
+    /// Where the measured wall time, less what it waited, lies.
     pub verdict: Verdict,
 }
 
@@ -98,7 +98,7 @@ pub enum Verdict {
 pub struct Comparison {
     /// Wall times predicted, over all requests and the unknown amounts; `n` counts [`POINTS`] for each request.
     pub predicted: Summary<DurationNs>,
-    /// Wall times measured, less run-queue wait.
+    /// Wall times measured, less what each waited.
     pub measured: Summary<DurationNs>,
     /// Requests inside their bracket.
     pub inside: u64,
@@ -180,9 +180,9 @@ fn bracket(request: &Measured, unknowns: &Unknowns) -> (DurationNs, DurationNs) 
             };
             windows.push(Window {
                 bandwidth: level.bandwidth,
-                // With its run-queue wait cut out of the request, a refill moves forward by up to that wait.
-                earliest: DurationNs(from.0.saturating_sub(request.waited.0)),
                 latest: to + unknowns.refill_late,
+                // With its waits cut out of the request, a refill moves forward by whatever it waited before.
+                width: to - from + unknowns.refill_late + request.waited,
             });
         }
         lowest = lowest.min(earliest_finish(least_work, &windows, &slack));
@@ -198,12 +198,17 @@ fn outcomes(request: &Measured, unknowns: &Unknowns) -> Vec<DurationNs> {
             let mut bases = primes();
             let mut part_of = |range: DurationNs| spread(range, point, bases.next().unwrap_or(2));
             let tick = Tick { length: unknowns.tick, to_first: part_of(unknowns.tick) };
+            let waited_before = part_of(request.waited);
             let levels: Vec<Level> = request
                 .levels
                 .iter()
                 .map(|level| Level {
                     bandwidth: level.bandwidth,
-                    to_refill: level.to_refill.unwrap_or_else(|| part_of(level.bandwidth.period())),
+                    to_refill: match level.to_refill {
+                        // With its waits cut out, a refill moves forward, but not before the start.
+                        Some(nominal) => DurationNs(nominal.0.saturating_sub(waited_before.0)),
+                        None => part_of(level.bandwidth.period()),
+                    },
                     pool: DurationNs(level.bandwidth.quota().0.saturating_sub(part_of(unknowns.spent).0)),
                     leftover: part_of(unknowns.leftover),
                 })
@@ -273,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn run_queue_wait_is_taken_off_before_the_verdict() {
+    fn what_the_request_waited_is_taken_off_before_the_verdict() {
         let mut measured = request(57_000, 163_000, &[(20, Some(35))]);
         assert!(matches!(predict(&measured, &Unknowns::at_hz(250)).verdict, Verdict::Above(_)));
         measured.waited = DurationNs::from_millis(11);
