@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -14,6 +15,9 @@ use crate::{ability, setup};
 /// Test functions with these prefixes belong to the tier of that name, all others to `unit`.
 const KERNEL: &str = "kernel_";
 const ARCHITECTURE: &str = "architecture_";
+
+/// Set by Ctrl-C while the kernel tier runs; before that, Ctrl-C ends us at once.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Which tiers to run.
 #[derive(Debug, clap::Args)]
@@ -58,7 +62,7 @@ enum Outcome {
 
 /// Runs the tiers asked for, each whatever became of the ones before, and prints the closing line.
 ///
-/// Exit code: 0 all held; 1 a tier failed or ran no test; 3 a tier cannot run on this machine.
+/// Exit code: 0 all held; 1 a tier failed or ran no test; 3 a tier cannot run on this machine; 130 interrupted.
 ///
 /// # Errors
 /// The toolchain cannot be completed, or cargo cannot be started.
@@ -82,7 +86,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         outcomes.push((tier, outcome));
     }
     println!("{}", closing_line(&outcomes));
-    Ok(ExitCode::from(exit_code(&outcomes)))
+    Ok(ExitCode::from(if INTERRUPTED.load(Ordering::Relaxed) { 130 } else { exit_code(&outcomes) }))
 }
 
 /// All of the workspace, and the probe's own sources as far as the host's compiler can check them.
@@ -117,7 +121,7 @@ fn kernel() -> Result<Outcome> {
     // Listed first: the build needs no priority.
     let Some(names) = listed_tests()? else { return Ok(Outcome::Broken(Counts::default())) };
     // Ctrl-C reaches the tests as well; we outlive them to take the group away.
-    ctrlc::set_handler(|| {})?;
+    ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed))?;
     let _priority = Priority::take().inspect_err(|why| eprintln!("test: kernel: without priority: {why:#}")).ok();
     named(&names, KERNEL, &["--test-threads=1"])
 }
@@ -158,7 +162,7 @@ fn check(commands: impl IntoIterator<Item = Command>) -> Result<Outcome> {
 }
 
 fn tests(command: &mut Command) -> Result<Outcome> {
-    let (output, ended) = collect(command, Show::Lines)?;
+    let (output, ended) = collect(command, Show::AsItComes)?;
     let counts = Counts::read(&output);
     Ok(match ended {
         Err(error) if counts.failed == 0 => {
