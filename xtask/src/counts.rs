@@ -60,9 +60,9 @@ pub(crate) fn listed(output: &str) -> Vec<&str> {
     output.lines().filter_map(|line| line.strip_suffix(": test")).collect()
 }
 
-/// Whether a test needs the kernel: its function's name says so.
-pub(crate) fn is_kernel_test(path: &str) -> bool {
-    path.rsplit("::").next().is_some_and(|name| name.starts_with("kernel_"))
+/// Whether the test's function, not a module around it, has a name that starts with `prefix`.
+pub(crate) fn is_named(path: &str, prefix: &str) -> bool {
+    path.rsplit("::").next().is_some_and(|name| name.starts_with(prefix))
 }
 
 #[cfg(test)]
@@ -83,11 +83,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_function_name_makes_a_kernel_test() {
-        assert!(is_kernel_test("kernel_counts_agree"));
-        assert!(is_kernel_test("probe::tests::kernel_counts_agree"));
-        assert!(!is_kernel_test("kernel_facts::tests::eras_are_told_apart"));
-        assert!(!is_kernel_test("tests::reads_the_kernel_version"));
+    fn only_the_start_of_the_function_name_counts() {
+        assert!(is_named("kernel_counts_agree", "kernel_"));
+        assert!(is_named("probe::tests::kernel_counts_agree", "kernel_"));
+        assert!(!is_named("kernel_facts::tests::eras_are_told_apart", "kernel_"));
+        assert!(!is_named("tests::reads_the_kernel_version", "kernel_"));
     }
 
     #[test]

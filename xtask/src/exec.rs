@@ -1,7 +1,7 @@
 //! Running other programs. A command that fails is named in full, and its exit code becomes ours.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Read, Write};
 use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
@@ -28,11 +28,11 @@ impl fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
-/// Where the lines of a program's standard output go while they are collected.
+/// Where a program's standard output goes while it is collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Show {
-    /// To our standard output, as they come.
-    Lines,
+    /// To our standard output.
+    AsItComes,
     /// Nowhere.
     Nothing,
 }
@@ -53,20 +53,28 @@ pub(crate) fn exec(command: &mut Command) -> Result<()> {
 pub(crate) fn collect(command: &mut Command, show: Show) -> Result<(String, Result<()>)> {
     let name = line(command);
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start `{name}`"))?;
-    let mut output = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        for text in BufReader::new(stdout).split(b'\n') {
-            let text = text.with_context(|| format!("cannot read what `{name}` prints"))?;
-            let text = String::from_utf8_lossy(&text);
-            if show == Show::Lines {
-                writeln!(io::stdout(), "{text}").context("cannot write to standard output")?;
+    let mut output = Vec::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        // Not by lines: the harness names a test when it starts, and ends the line with the verdict.
+        let mut chunk = [0; 8192];
+        loop {
+            let length = match stdout.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error).with_context(|| format!("cannot read what `{name}` prints")),
+            };
+            output.extend_from_slice(&chunk[..length]);
+            if show == Show::AsItComes {
+                let mut ours = io::stdout().lock();
+                ours.write_all(&chunk[..length])
+                    .and_then(|()| ours.flush())
+                    .context("cannot write to standard output")?;
             }
-            output.push_str(&text);
-            output.push('\n');
         }
     }
     let status = child.wait().with_context(|| format!("cannot wait for `{name}`"))?;
-    Ok((output, succeeded(command, status)))
+    Ok((String::from_utf8_lossy(&output).into_owned(), succeeded(command, status)))
 }
 
 /// The cargo that runs us. Without the quiet that `.cargo/config.toml` puts on the build of the probe.

@@ -2,14 +2,22 @@
 
 use std::fmt;
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::counts::{Counts, is_kernel_test, listed};
+use crate::counts::{Counts, is_named, listed};
 use crate::cpu_cgroup::Priority;
 use crate::exec::{Show, cargo, collect, exec};
 use crate::{ability, setup};
+
+/// Test functions with these prefixes belong to the tier of that name, all others to `unit`.
+const KERNEL: &str = "kernel_";
+const ARCHITECTURE: &str = "architecture_";
+
+/// Set by Ctrl-C while the kernel tier runs; before that, Ctrl-C ends us at once.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Which tiers to run.
 #[derive(Debug, clap::Args)]
@@ -31,7 +39,7 @@ pub(crate) enum Tier {
     Clippy,
     /// Unit and integration tests that run anywhere.
     Unit,
-    /// Modules import what the table in ARCHITECTURE.md lets them, and nothing else.
+    /// Tests whose names start with `architecture_`: modules import what ARCHITECTURE.md lets them, and nothing else.
     Architecture,
     /// Tests whose names start with `kernel_`: one at a time, as root, on the running kernel.
     Kernel,
@@ -54,7 +62,7 @@ enum Outcome {
 
 /// Runs the tiers asked for, each whatever became of the ones before, and prints the closing line.
 ///
-/// Exit code: 0 all held; 1 a tier failed or ran no test; 3 a tier cannot run on this machine.
+/// Exit code: 0 all held; 1 a tier failed or ran no test; 3 a tier cannot run on this machine; 130 interrupted.
 ///
 /// # Errors
 /// The toolchain cannot be completed, or cargo cannot be started.
@@ -71,14 +79,14 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             Tier::Fmt => check([cargo(["fmt", "--all", "--check"])])?,
             Tier::Clippy => check(clippy())?,
             Tier::Unit => unit()?,
-            Tier::Architecture => tests([cargo(["test", "--package", "xtask", "--test", "architecture"])])?,
+            Tier::Architecture => architecture()?,
             Tier::Kernel if options.without_kernel => Outcome::LeftOut,
             Tier::Kernel => kernel()?,
         };
         outcomes.push((tier, outcome));
     }
     println!("{}", closing_line(&outcomes));
-    Ok(ExitCode::from(exit_code(&outcomes)))
+    Ok(ExitCode::from(if INTERRUPTED.load(Ordering::Relaxed) { 130 } else { exit_code(&outcomes) }))
 }
 
 /// All of the workspace, and the probe's own sources as far as the host's compiler can check them.
@@ -89,16 +97,20 @@ fn clippy() -> [Command; 2] {
     ]
 }
 
-/// Tests that run anywhere. xtask's own are apart from its `tests/`, which is a tier by itself.
+/// Tests that run anywhere, documentation included. All tiers select the whole workspace: another selection of packages
+/// unifies other features, and cargo would build everything once more.
 fn unit() -> Result<Outcome> {
-    let Some(kernel) = kernel_tests()? else { return Ok(Outcome::Broken(Counts::default())) };
-    let skip = || kernel.iter().flat_map(|name| ["--skip", name]);
-    let commands = [vec!["--workspace", "--exclude", "xtask"], vec!["--package", "xtask", "--bins"]].map(|packages| {
-        let mut command = cargo(["test", "--no-fail-fast"]);
-        command.args(packages).args(["--", "--exact"]).args(skip());
-        command
-    });
-    tests(commands)
+    let Some(names) = listed_tests()? else { return Ok(Outcome::Broken(Counts::default())) };
+    let elsewhere = names.iter().filter(|name| is_named(name, KERNEL) || is_named(name, ARCHITECTURE));
+    let mut command = cargo(["test", "--no-fail-fast", "--workspace", "--", "--exact"]);
+    command.args(elsewhere.flat_map(|name| ["--skip", name]));
+    tests(&mut command)
+}
+
+/// Tests of the sources' structure.
+fn architecture() -> Result<Outcome> {
+    let Some(names) = listed_tests()? else { return Ok(Outcome::Broken(Counts::default())) };
+    named(&names, ARCHITECTURE, &[])
 }
 
 /// Tests of the running kernel, serially, with priority over whatever else the machine does.
@@ -106,27 +118,36 @@ fn kernel() -> Result<Outcome> {
     if let Some(why) = ability::obstacle() {
         return Ok(Outcome::CannotRun(why));
     }
-    let Some(kernel) = kernel_tests()? else { return Ok(Outcome::Broken(Counts::default())) };
-    if kernel.is_empty() {
-        return Ok(Outcome::Ran(Counts::default()));
-    }
+    // Listed first: the build needs no priority.
+    let Some(names) = listed_tests()? else { return Ok(Outcome::Broken(Counts::default())) };
     // Ctrl-C reaches the tests as well; we outlive them to take the group away.
-    ctrlc::set_handler(|| {})?;
+    ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed))?;
     let _priority = Priority::take().inspect_err(|why| eprintln!("test: kernel: without priority: {why:#}")).ok();
-    let mut command = cargo(["test", "--no-fail-fast", "--workspace", "--lib", "--bins", "--tests"]);
-    command.args(["--", "--exact", "--test-threads=1"]).args(kernel);
-    tests([command])
+    named(&names, KERNEL, &["--test-threads=1"])
 }
 
-/// Full names of the kernel tier's tests. None: the tests do not build.
-fn kernel_tests() -> Result<Option<Vec<String>>> {
+/// Runs those of `names` whose functions' names start with `prefix`.
+fn named(names: &[String], prefix: &str, harness_args: &[&str]) -> Result<Outcome> {
+    let names: Vec<&String> = names.iter().filter(|name| is_named(name, prefix)).collect();
+    if names.is_empty() {
+        return Ok(Outcome::Ran(Counts::default()));
+    }
+    let mut command = cargo(["test", "--no-fail-fast", "--workspace", "--lib", "--bins", "--tests", "--", "--exact"]);
+    command.args(harness_args).args(names);
+    tests(&mut command)
+}
+
+/// Full names of all tests but those in documentation. None: they do not build, and cargo has said why.
+fn listed_tests() -> Result<Option<Vec<String>>> {
     let list = ["test", "--workspace", "--lib", "--bins", "--tests", "--", "--list", "--format", "terse"];
     let (output, ended) = collect(&mut cargo(list), Show::Nothing)?;
-    if let Err(error) = ended {
-        eprintln!("test: {error}");
-        return Ok(None);
-    }
-    Ok(Some(listed(&output).into_iter().filter(|name| is_kernel_test(name)).map(str::to_owned).collect()))
+    Ok(match ended {
+        Ok(()) => Some(listed(&output).into_iter().map(str::to_owned).collect()),
+        Err(error) => {
+            eprintln!("test: {error}");
+            None
+        }
+    })
 }
 
 fn check(commands: impl IntoIterator<Item = Command>) -> Result<Outcome> {
@@ -140,18 +161,16 @@ fn check(commands: impl IntoIterator<Item = Command>) -> Result<Outcome> {
     Ok(Outcome::Checked(clean))
 }
 
-fn tests(commands: impl IntoIterator<Item = Command>) -> Result<Outcome> {
-    let (mut counts, mut broken) = (Counts::default(), false);
-    for mut command in commands {
-        let (output, ended) = collect(&mut command, Show::Lines)?;
-        let ran = Counts::read(&output);
-        if let Err(error) = ended {
+fn tests(command: &mut Command) -> Result<Outcome> {
+    let (output, ended) = collect(command, Show::AsItComes)?;
+    let counts = Counts::read(&output);
+    Ok(match ended {
+        Err(error) if counts.failed == 0 => {
             eprintln!("test: {error}");
-            broken |= ran.failed == 0;
+            Outcome::Broken(counts)
         }
-        counts += ran;
-    }
-    Ok(if broken { Outcome::Broken(counts) } else { Outcome::Ran(counts) })
+        _ => Outcome::Ran(counts),
+    })
 }
 
 fn closing_line(outcomes: &[(Tier, Outcome)]) -> String {

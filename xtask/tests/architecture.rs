@@ -70,7 +70,7 @@ fn violations(file: &SourceFile) -> Vec<String> {
 }
 
 #[test]
-fn every_module_imports_only_what_the_table_allows() {
+fn architecture_every_module_imports_only_what_the_table_allows() {
     let files = sources::of_throttle_user();
     assert!(files.iter().any(|file| file.module == "time"), "the sources of throttle-user were not found");
     let found: Vec<String> = files.iter().flat_map(violations).collect();
@@ -78,7 +78,7 @@ fn every_module_imports_only_what_the_table_allows() {
 }
 
 #[test]
-fn every_module_has_a_row() {
+fn architecture_every_module_has_a_row() {
     let rows: BTreeSet<&str> = TABLE.iter().map(|(name, _)| *name).collect();
     let modules: BTreeSet<String> = sources::of_throttle_user().into_iter().map(|file| file.module).collect();
     let stray: Vec<_> = modules
@@ -92,7 +92,7 @@ fn every_module_has_a_row() {
 }
 
 #[test]
-fn the_document_has_the_same_table() {
+fn architecture_the_document_has_the_same_table() {
     let path = root().join("ARCHITECTURE.md");
     let text = fs::read_to_string(&path).expect("ARCHITECTURE.md is there");
     let mut documented = Vec::new();
@@ -117,7 +117,7 @@ fn the_document_has_the_same_table() {
 }
 
 #[test]
-fn imports_form_no_cycle_and_each_points_to_an_earlier_row() {
+fn architecture_imports_form_no_cycle_and_each_points_to_an_earlier_row() {
     for (row, (module, may)) in TABLE.iter().enumerate() {
         let Only(modules) = may else { continue };
         for imported in modules.iter().filter(|imported| **imported != "wire") {
@@ -128,7 +128,7 @@ fn imports_form_no_cycle_and_each_points_to_an_earlier_row() {
 }
 
 #[test]
-fn the_observed_side_cannot_reach_the_observer() {
+fn architecture_the_observed_side_cannot_reach_the_observer() {
     let direct: BTreeMap<&str, &[&str]> = TABLE
         .iter()
         .filter_map(|(module, may)| match may {
@@ -149,7 +149,7 @@ fn the_observed_side_cannot_reach_the_observer() {
 
 /// The rules must bite: each of these files breaks one.
 #[test]
-fn forbidden_imports_are_found_however_they_are_written() {
+fn architecture_forbidden_imports_are_found_however_they_are_written() {
     for (module, text) in [
         ("workload", "use crate::probe::Observer;"),
         ("workload", "use crate::{time::MonoNs, probe};"),
@@ -168,7 +168,7 @@ fn forbidden_imports_are_found_however_they_are_written() {
 }
 
 #[test]
-fn allowed_imports_are_left_alone() {
+fn architecture_allowed_imports_are_left_alone() {
     for (path, text) in [
         ("workload.rs", "use crate::request::ServerSpan; /* crate::probe */ // crate::probe\n"),
         ("probe/load.rs", "use super::decode; use aya::Ebpf; use throttle_ebpf::Record;"),
