@@ -99,6 +99,12 @@ fn notes(summary: &RunSummary) -> String {
     if summary.limits.iter().any(|limit| limit.n < 100 && limit.n > 0) {
         notes.push_str("* under 100 requests the 99th percentile (nearest rank) is the maximum.\n");
     }
+    let untraced: u64 = summary.limits.iter().map(|limit| limit.untraced_events).sum();
+    if untraced > 0 {
+        notes.push_str(&format!(
+            "This kernel did not fire {untraced} tracepoints that must have fired; they were reconstructed from the scheduler's own notes.\n"
+        ));
+    }
     for limit in &summary.limits {
         match &limit.agreement {
             Agreement::Agrees => {}

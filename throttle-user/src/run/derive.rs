@@ -155,6 +155,8 @@ pub struct LimitLine {
     pub denied_idle_ns: Option<DurationNs>,
     /// Records lost.
     pub lost_events: u64,
+    /// Tracepoints that must have fired and did not, reconstructed from what the scheduler and the timers noted.
+    pub untraced_events: u64,
     /// Each comparison with the kernel.
     pub checks: Vec<Check>,
     /// What they come to.
@@ -290,6 +292,7 @@ fn limit_line(
         node_idle_ns: idle_while_held(timeline, &activity, window),
         denied_idle_ns: activity.denied_idle(timeline, window),
         lost_events,
+        untraced_events: timeline.untraced,
         checks,
         ending,
     }

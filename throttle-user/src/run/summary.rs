@@ -76,6 +76,8 @@ pub struct LimitSummary {
     pub model: Option<ModelSummary>,
     /// Records lost.
     pub lost_events: u64,
+    /// Tracepoints the kernel did not fire, reconstructed.
+    pub untraced_events: u64,
     /// Whether the kernel's counters agree.
     pub agreement: Agreement,
     /// How it ended.
@@ -149,6 +151,7 @@ pub fn limit(head: &Head, derived: &Derived) -> Option<LimitSummary> {
         node_idle_share: node_idle_share(head, line),
         model: model(head, line, &requests),
         lost_events: line.lost_events,
+        untraced_events: line.untraced_events,
         agreement: line.agreement.clone(),
         ending: line.ending.clone(),
     })
@@ -201,7 +204,8 @@ fn model(head: &Head, line: &LimitLine, requests: &[&RequestLine]) -> Option<Mod
         .map(|request| Measured {
             cpu: request.share.cpu_time_ns,
             wall: request.share.wall_ns,
-            waited: request.share.shares.runqueue_ns + request.share.shares.blocked_ns,
+            // Whatever was neither used nor held: run-queue wait, sleep, interrupts, steal.
+            waited: request.share.wall_ns.saturating_sub(request.share.cpu_time_ns + request.share.shares.throttled()),
             levels: (0..line.levels.len())
                 .filter_map(|level| {
                     let to_refill = request.share.to_refill_ns.get(level).copied().flatten();
