@@ -66,8 +66,18 @@ fn take<T: FromBytes>(bytes: &[u8], kind: Option<u8>) -> Result<T, DecodeError> 
 }
 
 fn switch(record: &Switch) -> Result<What, DecodeError> {
-    let Switch { header, prev_tid, next_tid, prev_cgroup, next_cgroup, prev_ran, prev_levels, next_levels, prev_left, pad: _ } =
-        *record;
+    let Switch {
+        header,
+        prev_tid,
+        next_tid,
+        prev_cgroup,
+        next_cgroup,
+        prev_ran,
+        prev_levels,
+        next_levels,
+        prev_left,
+        pad: _,
+    } = *record;
     let flag = |bit| header.flags & bit != 0;
     let side = |thread, cgroup, levels, hierarchy| {
         (cgroup != 0).then_some(OnCpu { thread, cgroup: CgroupId(cgroup), levels: Levels(levels), hierarchy })
@@ -179,7 +189,8 @@ mod tests {
             pad: [0; 3],
         };
         let event = decode(record.as_bytes()).expect("a whole record");
-        let What::Switch { prev: Some(prev), left, next: None, from_idle: false, to_idle: true, ran } = event.what else {
+        let What::Switch { prev: Some(prev), left, next: None, from_idle: false, to_idle: true, ran } = event.what
+        else {
             panic!("{event:?}")
         };
         assert_eq!(ran, Some(DurationNs(12)));

@@ -75,10 +75,9 @@ fn cells(limit: &LimitSummary) -> [String; HEADS.len()] {
         ms(limit.throttled_own_ns),
         ms(limit.throttled_ancestor_ns),
         ms(limit.kernel_container_only_ns),
-        limit
-            .throttled_periods
-            .zip(limit.counted_periods)
-            .map_or_else(dash, |(throttled, counted)| format!("{throttled} / {counted}{}", percent(throttled, counted))),
+        limit.throttled_periods.zip(limit.counted_periods).map_or_else(dash, |(throttled, counted)| {
+            format!("{throttled} / {counted}{}", percent(throttled, counted))
+        }),
         ms(limit.runqueue_ns),
         limit.node_idle_share.map_or_else(dash, |share| format!("{:.0} %", share * 100.0)),
         limit

@@ -203,7 +203,8 @@ pub fn derive(head: &Head, raw: &RawLimit, events: Vec<Event>) -> Derived {
     let timeline = Timeline::build(events, &setting);
     let leaf = raw.begin.levels.first().map_or(CgroupId(0), |level| level.cgroup_id);
     let attribution = Attribution::new(&timeline, &setting, &leaf);
-    let mut lines: Vec<RunLine> = raw.spans.iter().map(|span| request_line(raw.begin.limit, span, &attribution)).collect();
+    let mut lines: Vec<RunLine> =
+        raw.spans.iter().map(|span| request_line(raw.begin.limit, span, &attribution)).collect();
     let window = bracket(raw, &timeline);
     let limit = limit_line(head, raw, &timeline, &setting, leaf, window, &lines);
     lines.push(RunLine::Limit(Box::new(limit)));
@@ -272,7 +273,10 @@ fn limit_line(
     let checks = checks(&levels, &requests);
     let served = served(&requests, head.plan.gap_ns);
     let activity = Activity::of(timeline, setting, leaf);
-    let lost_events = raw.end.as_ref().map_or(0, |end| end.losses.total())
+    let lost_events = raw
+        .end
+        .as_ref()
+        .map_or(0, |end| end.losses.total())
         .max(timeline.gaps.iter().map(|gap| u64::from(gap.lost)).sum());
     let ending = raw.end.as_ref().map_or_else(
         || Ending::Broken { cause: "the run was killed during this limit".to_owned() },
@@ -317,18 +321,23 @@ fn idle_while_held(timeline: &Timeline, activity: &Activity, window: Span) -> Op
         activity
             .held()
             .within(window)
-            .flat_map(|held| depth(timeline.idle.values().flat_map(move |idle| idle.within(held))).windows(2).map(|step| {
-                DurationNs(step[1].0.since(step[0].0).0 * u64::from(step[0].1))
-            }).collect::<Vec<_>>())
+            .flat_map(|held| {
+                depth(timeline.idle.values().flat_map(move |idle| idle.within(held)))
+                    .windows(2)
+                    .map(|step| DurationNs(step[1].0.since(step[0].0).0 * u64::from(step[0].1)))
+                    .collect::<Vec<_>>()
+            })
             .sum(),
     )
 }
 
 fn level_line(before: &LevelReading, raw: &RawLimit, timeline: &Timeline, window: Span) -> LevelLine {
     let id = before.cgroup_id;
-    let after = raw.end.as_ref().and_then(|end| end.levels.as_ref()).and_then(|levels| {
-        levels.iter().find(|level| level.cgroup_id == id).map(|level| level.counters.clone())
-    });
+    let after = raw
+        .end
+        .as_ref()
+        .and_then(|end| end.levels.as_ref())
+        .and_then(|levels| levels.iter().find(|level| level.cgroup_id == id).map(|level| level.counters.clone()));
     let boundaries: Vec<Boundary> =
         timeline.boundaries_of(id).iter().filter(|boundary| window.contains(boundary.exit)).cloned().collect();
     // The kernel adds a throttle when it ends, whole.
@@ -395,7 +404,9 @@ fn checks(levels: &[LevelLine], requests: &[&RequestLine]) -> Vec<Check> {
 fn agreement(raw: &RawLimit, lost_events: u64, checks: &[Check]) -> Agreement {
     let not_compared = |because: &str| Agreement::NotCompared { because: because.to_owned() };
     let Some(end) = &raw.end else { return not_compared("the run was killed before the counters were read again") };
-    let Some(after) = &end.levels else { return not_compared("the cgroups were gone before the counters were read again") };
+    let Some(after) = &end.levels else {
+        return not_compared("the cgroups were gone before the counters were read again");
+    };
     for before in &raw.begin.levels {
         let Some(after) = after.iter().find(|after| after.cgroup_id == before.cgroup_id) else {
             return not_compared("a cgroup was replaced while the limit ran");
@@ -405,10 +416,11 @@ fn agreement(raw: &RawLimit, lost_events: u64, checks: &[Check]) -> Agreement {
         }
     }
     if !raw.begin.quiet || !end.quiet {
-        return not_compared("the period timer did not come to rest around the readings, so they do not bracket the run");
+        return not_compared(
+            "the period timer did not come to rest around the readings, so they do not bracket the run",
+        );
     }
-    let mut because: Vec<String> =
-        checks.iter().filter(|check| !check.agrees()).map(ToString::to_string).collect();
+    let mut because: Vec<String> = checks.iter().filter(|check| !check.agrees()).map(ToString::to_string).collect();
     if lost_events > 0 {
         because.push(format!("{lost_events} records lost"));
     }

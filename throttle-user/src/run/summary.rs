@@ -100,8 +100,8 @@ pub struct ModelSummary {
 pub fn summarise(head: &Head, derived: &[Derived]) -> RunSummary {
     RunSummary {
         schema: SCHEMA,
-        quantile_definition: "nearest rank: of n sorted values the one at rank ceil(p n); under 100 values p99 is the maximum"
-            .to_owned(),
+        quantile_definition:
+            "nearest rank: of n sorted values the one at rank ceil(p n); under 100 values p99 is the maximum".to_owned(),
         limits: derived.iter().filter_map(|derived| limit(head, derived)).collect(),
     }
 }
@@ -195,7 +195,8 @@ fn model(head: &Head, line: &LimitLine, requests: &[&RequestLine]) -> Option<Mod
     let bandwidth = match line.quota_us {
         None => None,
         Some(quota_us) => {
-            let level = Bandwidth::new(DurationNs::from_micros(quota_us), DurationNs::from_micros(line.period_us)).ok()?;
+            let level =
+                Bandwidth::new(DurationNs::from_micros(quota_us), DurationNs::from_micros(line.period_us)).ok()?;
             Some(level.with_burst(DurationNs::from_micros(line.burst_us)).ok()?)
         }
     };

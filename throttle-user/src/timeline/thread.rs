@@ -105,6 +105,9 @@ impl Open {
     /// is, whether its switch-in was not traced. Some kernels do not fire every tracepoint.
     fn was_running_until(&mut self, now: MonoNs, cpu: u32, arrived: Option<MonoNs>) -> bool {
         let known = matches!(self.state, State::Running { cpu: on } if on == cpu);
+        // The two clocks are read at slightly different points of one switch.
+        let arrived =
+            arrived.map(|arrived| if arrived + ARRIVAL_SLOP >= self.since { arrived.max(self.since) } else { arrived });
         match arrived {
             // In line with the switch-in that was seen.
             Some(arrived) if known && arrived <= self.since + ARRIVAL_SLOP => false,
@@ -215,14 +218,7 @@ impl<'a> ThreadTracker<'a> {
         open
     }
 
-    fn leave(
-        &mut self,
-        task: &OnCpu,
-        left: Left,
-        arrived: Option<MonoNs>,
-        event: &Event,
-        levels: &LevelTracker<'_>,
-    ) {
+    fn leave(&mut self, task: &OnCpu, left: Left, arrived: Option<MonoNs>, event: &Event, levels: &LevelTracker<'_>) {
         let cpu = event.cpu;
         let held = !self.per_task() && levels.held(task.cgroup, cpu);
         // Unknown threads begin where the scheduler says this one arrived.
