@@ -1,5 +1,7 @@
 //! From the raw files of one limit to its lines. Pure: the same raw files give the same lines, byte for byte.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -8,7 +10,7 @@ use super::{
 };
 use crate::{
     attribution::{Attribution, RequestShare},
-    cgroup::{Bandwidth, CpuLimit, LevelName},
+    cgroup::{Bandwidth, Counters, CpuLimit, LevelName},
     event::{CgroupId, Event},
     request::{Outcome, RequestSpan},
     time::{DurationNs, MonoNs},
@@ -119,12 +121,38 @@ pub struct LevelLine {
     pub level: LevelName,
     /// kernfs id.
     pub cgroup_id: CgroupId,
-    /// The kernel's counters before.
-    pub before: crate::cgroup::Counters,
+    /// The kernel's counters before, by its own names and in its own units.
+    pub before: KernelNames,
     /// And after; absent when the group was gone or the run was killed.
-    pub after: Option<crate::cgroup::Counters>,
+    pub after: Option<KernelNames>,
+    /// How much they grew, in ns; absent as `after`.
+    pub kernel: Option<KernelGrowth>,
     /// What we saw between.
     pub observed: Observed,
+}
+
+/// A reading of `cpu.stat`, with `cpu.stat.local` under its own name where the kernel has it (6.6+).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelNames {
+    /// `cpu.stat`
+    #[serde(flatten)]
+    pub stat: BTreeMap<String, u64>,
+    /// `cpu.stat.local`
+    #[serde(rename = "cpu.stat.local", skip_serializing_if = "Option::is_none")]
+    pub local: Option<BTreeMap<String, u64>>,
+}
+
+/// Growth of the counters that are compared. Absent = this kernel does not count it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelGrowth {
+    /// `nr_periods`
+    pub nr_periods: Option<u64>,
+    /// `nr_throttled`
+    pub nr_throttled: Option<u64>,
+    /// `throttled_time`/`throttled_usec`
+    pub throttled_ns: Option<DurationNs>,
+    /// The same of `cpu.stat.local`.
+    pub throttled_any_level_ns: Option<DurationNs>,
 }
 
 /// One limit.
@@ -355,8 +383,14 @@ fn level_line(before: &LevelReading, raw: &RawLimit, timeline: &Timeline, window
     LevelLine {
         level: before.level,
         cgroup_id: id,
-        before: before.counters.clone(),
-        after,
+        before: names(&before.counters),
+        kernel: after.as_ref().and_then(|after| before.counters.delta(after).ok()).map(|grown| KernelGrowth {
+            nr_periods: grown.nr_periods(),
+            nr_throttled: grown.nr_throttled(),
+            throttled_ns: grown.throttled(),
+            throttled_any_level_ns: grown.throttled_local(),
+        }),
+        after: after.as_ref().map(names),
         observed: Observed {
             nr_periods: rolls(&boundaries),
             nr_throttled: throttled_rolls(&boundaries),
@@ -371,22 +405,26 @@ fn level_line(before: &LevelReading, raw: &RawLimit, timeline: &Timeline, window
     }
 }
 
+fn names(counters: &Counters) -> KernelNames {
+    KernelNames { stat: counters.figures.stat.clone(), local: counters.figures.local.clone() }
+}
+
 fn checks(levels: &[LevelLine], requests: &[&RequestLine]) -> Vec<Check> {
     let mut checks = Vec::new();
     for level in levels {
-        let Some(grown) = level.after.as_ref().and_then(|after| level.before.delta(after).ok()) else { continue };
+        let Some(grown) = &level.kernel else { continue };
         let observed = &level.observed;
-        if let Some(kernel) = grown.nr_periods() {
+        if let Some(kernel) = grown.nr_periods {
             checks.push(Check::exact(Quantity::Periods, level.level, observed.nr_periods, kernel));
         }
-        if let Some(kernel) = grown.nr_throttled() {
+        if let Some(kernel) = grown.nr_throttled {
             checks.push(Check::exact(Quantity::ThrottledPeriods, level.level, observed.nr_throttled, kernel));
         }
-        if let Some(kernel) = grown.throttled() {
+        if let Some(kernel) = grown.throttled_ns {
             let quantity = Quantity::ThrottledTime;
             checks.push(Check::throttled(quantity, level.level, observed.throttled_ns, kernel, observed.edges));
         }
-        if let Some(kernel) = grown.throttled_local() {
+        if let Some(kernel) = grown.throttled_any_level_ns {
             let edges = levels.iter().map(|level| level.observed.edges).max().unwrap_or(0);
             let any = observed.throttled_any_level_ns;
             checks.push(Check::throttled(Quantity::ThrottledByAnyLevel, level.level, any, kernel, edges));

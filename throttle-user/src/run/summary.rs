@@ -124,7 +124,6 @@ pub fn limit(head: &Head, derived: &Derived) -> Option<LimitSummary> {
     };
     let pod_cpus = (line.elapsed_ns != DurationNs::ZERO).then(|| ratio(line.pod_cpu_ns.0, line.elapsed_ns.0));
     let container = line.levels.iter().find(|level| level.level == LevelName::Container);
-    let grown = container.and_then(|level| level.before.delta(level.after.as_ref()?).ok());
     let limited = line.quota_us.is_some();
     Some(LimitSummary {
         limit: line.limit,
@@ -141,8 +140,8 @@ pub fn limit(head: &Head, derived: &Derived) -> Option<LimitSummary> {
         throttled_wall_ns: mean(|request| request.share.shares.throttled()),
         throttled_own_ns: mean(|request| request.share.shares.throttled_own_ns),
         throttled_ancestor_ns: mean(|request| request.share.shares.throttled_ancestor_ns),
-        kernel_container_only_ns: grown
-            .and_then(|grown| grown.throttled())
+        kernel_container_only_ns: container
+            .and_then(|level| level.kernel.as_ref()?.throttled_ns)
             .and_then(|total| total.0.checked_div(n).map(DurationNs)),
         runqueue_ns: mean(|request| request.share.shares.runqueue_ns),
         unknown_share_p99: unknown_share_p99(&requests),
