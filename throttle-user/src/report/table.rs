@@ -107,7 +107,10 @@ const THROTTLING: [Column; 7] = [
 pub fn text(summary: &RunSummary) -> String {
     let part = |columns: &[Column]| {
         let mut table = build(summary, columns, |column| column.short);
-        table.load_preset(presets::UTF8_HORIZONTAL_ONLY).remove_style(TableComponent::HorizontalLines);
+        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        for between_rows in [TableComponent::HorizontalLines, TableComponent::MiddleIntersections] {
+            table.remove_style(between_rows);
+        }
         table.column_iter_mut().for_each(|column| {
             column.set_padding((0, 1));
         });

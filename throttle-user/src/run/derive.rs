@@ -185,6 +185,8 @@ pub struct LimitLine {
     pub lost_events: u64,
     /// Tracepoints that must have fired and did not, reconstructed from what the scheduler and the timers noted.
     pub untraced_events: u64,
+    /// CPU time the hypervisor took from all CPUs meanwhile, in steps of 10 ms; absent = not readable.
+    pub stolen_ns: Option<DurationNs>,
     /// Each comparison with the kernel.
     pub checks: Vec<Check>,
     /// What they come to.
@@ -325,9 +327,15 @@ fn limit_line(
         denied_idle_ns: activity.denied_idle(timeline, window),
         lost_events,
         untraced_events: timeline.untraced,
+        stolen_ns: stolen(raw),
         checks,
         ending,
     }
+}
+
+/// What the hypervisor took between the two readings.
+fn stolen(raw: &RawLimit) -> Option<DurationNs> {
+    Some(raw.end.as_ref()?.stolen_ns?.saturating_sub(raw.begin.stolen_ns?))
 }
 
 /// The requests' stretch of time, with the gap that follows the last one.
@@ -458,7 +466,17 @@ fn agreement(raw: &RawLimit, lost_events: u64, checks: &[Check]) -> Agreement {
             "the period timer did not come to rest around the readings, so they do not bracket the run",
         );
     }
-    let mut because: Vec<String> = checks.iter().filter(|check| !check.agrees()).map(ToString::to_string).collect();
+    let mut because: Vec<String> = checks
+        .iter()
+        .filter(|check| !check.agrees())
+        .map(|check| match stolen(raw) {
+            // Switches do not show what a hypervisor takes; a thread's own clock leaves it out.
+            Some(stolen) if check.quantity == Quantity::OnCpu && stolen != DurationNs::ZERO => {
+                format!("{check}; the hypervisor took {:.0} ms of CPU time meanwhile", stolen.as_millis_f64())
+            }
+            _ => check.to_string(),
+        })
+        .collect();
     if lost_events > 0 {
         because.push(format!("{lost_events} records lost"));
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     cgroup::{Hierarchy, Version},
     event::{Era, KernelFacts},
-    time::ClockAnchor,
+    time::{ClockAnchor, DurationNs},
     timeline::CountsFrom,
 };
 
@@ -136,6 +136,15 @@ pub fn counts_from(kernel: &KernelFacts) -> CountsFrom {
 #[must_use]
 pub fn load_average() -> Option<f64> {
     line("/proc/loadavg")?.split(' ').next()?.parse().ok()
+}
+
+/// CPU time that the hypervisor took from all CPUs since boot (`/proc/stat`, in ticks of 10 ms); `None` = not readable.
+/// A thread's own CPU clock leaves it out where the kernel has `CONFIG_PARAVIRT_TIME_ACCOUNTING`; switches do not show it.
+#[must_use]
+pub fn stolen() -> Option<DurationNs> {
+    use procfs::CurrentSI as _;
+    let ticks = procfs::KernelStats::current().ok()?.total.steal?;
+    Some(DurationNs(ticks.saturating_mul(1_000_000_000) / procfs::ticks_per_second().max(1)))
 }
 
 fn line(path: &str) -> Option<String> {

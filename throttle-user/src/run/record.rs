@@ -10,7 +10,7 @@ use crate::{
     cgroup::{Bandwidth, Counters, CpuLimit, LevelName},
     event::{CgroupId, Losses},
     request::RequestSpan,
-    time::ClockAnchor,
+    time::{ClockAnchor, DurationNs},
     timeline::Setting,
 };
 
@@ -60,6 +60,8 @@ pub struct LimitBegin {
     pub paths: Vec<Vec<CgroupId>>,
     /// Whether the period timers had stopped before the counters were read.
     pub quiet: bool,
+    /// CPU time the hypervisor took since boot; absent = not readable.
+    pub stolen_ns: Option<DurationNs>,
     /// The clocks.
     pub clock: ClockAnchor,
 }
@@ -88,6 +90,8 @@ pub struct LimitEnd {
     pub levels: Option<Vec<LevelReading>>,
     /// Whether the period timers had stopped before the counters were read.
     pub quiet: bool,
+    /// CPU time the hypervisor took since boot; absent = not readable.
+    pub stolen_ns: Option<DurationNs>,
     /// What the probe lost.
     pub losses: Losses,
     /// The clocks.

@@ -19,7 +19,7 @@ use crate::{cgroup::CpuLimit, event::Event};
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A file or folder.
-    #[error("cannot {what} {}: {source}{}", path.display(), remedy(source))]
+    #[error("cannot {what} {}: {source}{}", path.display(), remedy(what, source))]
     File {
         /// "create", "write", "read".
         what: &'static str,
@@ -54,9 +54,10 @@ pub enum StoreError {
     },
 }
 
-fn remedy(source: &io::Error) -> &'static str {
+fn remedy(what: &str, source: &io::Error) -> &'static str {
     match source.kind() {
-        io::ErrorKind::NotFound => "; is it the folder of a run?",
+        io::ErrorKind::NotFound if what == "read" => "; is it the folder of a run?",
+        io::ErrorKind::NotFound => "; name a folder that can be made with --out",
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => "; name a writable folder with --out",
         io::ErrorKind::StorageFull => "; free some space: what was written before is readable",
         _ => "",

@@ -106,11 +106,16 @@ impl Open {
     fn was_running_until(&mut self, now: MonoNs, cpu: u32, arrived: Option<MonoNs>) -> bool {
         let known = matches!(self.state, State::Running { cpu: on } if on == cpu);
         // The two clocks are read at slightly different points of one switch.
-        let arrived =
-            arrived.map(|arrived| if arrived + ARRIVAL_SLOP >= self.since { arrived.max(self.since) } else { arrived });
+        let arrived = arrived.map(|arrived| {
+            let close = !known && arrived + ARRIVAL_SLOP >= self.since;
+            if close { arrived.max(self.since) } else { arrived }
+        });
         match arrived {
             // In line with the switch-in that was seen.
-            Some(arrived) if known && arrived <= self.since + ARRIVAL_SLOP => false,
+            Some(arrived) if known && arrived <= self.since + ARRIVAL_SLOP => {
+                self.backdate(arrived);
+                false
+            }
             None if known => false,
             // Runnable or held until it arrived: only the switch-in is missing.
             Some(arrived)
@@ -130,6 +135,20 @@ impl Open {
                 self.state = State::Unknown;
                 !begins_here
             }
+        }
+    }
+
+    /// Moves the start of the running stretch back to where the scheduler gave the CPU away: from then on it charges the
+    /// thread, also when a hypervisor or an interrupt delays the tracepoint.
+    fn backdate(&mut self, arrived: MonoNs) {
+        if let Some(last) = self.segments.last_mut()
+            && matches!(last.state, State::Waiting { .. })
+            && last.span.end == self.since
+            && last.span.start < arrived
+            && arrived < self.since
+        {
+            last.span.end = arrived;
+            self.since = arrived;
         }
     }
 

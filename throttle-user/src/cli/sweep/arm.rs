@@ -19,6 +19,7 @@ use crate::{
     run::{
         RunDir, SweepPlan,
         derive::RawLimit,
+        environment::stolen,
         record::{Ending, LimitBegin, LimitEnd, RawLine},
         store::Lines,
     },
@@ -72,6 +73,7 @@ pub(super) async fn run(
         levels: read_levels(&scratch)?,
         paths: scope.paths,
         quiet,
+        stolen_ns: stolen(),
         clock: ClockAnchor::take(),
     };
     record.write(&RawLine::LimitBegin(begin.clone()))?;
@@ -81,7 +83,7 @@ pub(super) async fn run(
     let clock = ClockAnchor::take();
     let ending = awake(ending, &begin.clock, &clock);
     let (levels, quiet) = after.map_or((None, false), |(levels, quiet)| (Some(levels), quiet));
-    let end = LimitEnd { limit, levels, quiet, losses, clock, ending };
+    let end = LimitEnd { limit, levels, quiet, stolen_ns: stolen(), losses, clock, ending };
     // If the disk is full the raw lines before this one are there all the same; the caller still gets the arm.
     if let Err(error) = record.write(&RawLine::LimitEnd(end.clone())) {
         super::super::exit::tell(format_args!("throttle: {error}"));
