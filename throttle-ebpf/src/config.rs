@@ -44,6 +44,10 @@ pub struct Layout {
     pub cfs_rq_throttled_mask: u32,
     /// `cfs_rq.throttle_count`
     pub cfs_rq_throttle_count: u32,
+    /// `cfs_rq.throttled_clock`
+    pub cfs_rq_throttled_clock: u32,
+    /// `cfs_rq.throttled_clock_self` (6.6+)
+    pub cfs_rq_throttled_clock_self: u32,
     /// `cfs_rq.runtime_remaining`
     pub cfs_rq_runtime_remaining: u32,
     /// `cfs_rq.tg`
@@ -58,6 +62,8 @@ pub struct Layout {
     pub rq_cpu: u32,
     /// `rq.clock`
     pub rq_clock: u32,
+    /// `rq.clock_task`
+    pub rq_clock_task: u32,
     /// `rq.cfsb_csd` (6.3+)
     pub rq_cfsb_csd: u32,
     /// `rq.cfsb_csd_list` (6.3+)

@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 use aya_ebpf::helpers::{bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_probe_read_kernel};
 use throttle_ebpf::{
     config::{ABSENT, Config, Layout},
-    record::NOT_KNOWN,
+    record::{Levels, NOT_KNOWN},
 };
 
 /// Field offsets of the running kernel, set by userspace before load and frozen.
@@ -29,6 +29,8 @@ pub(crate) static LAYOUT: Layout = Layout {
     cfs_rq_throttled: ABSENT,
     cfs_rq_throttled_mask: ABSENT,
     cfs_rq_throttle_count: ABSENT,
+    cfs_rq_throttled_clock: ABSENT,
+    cfs_rq_throttled_clock_self: ABSENT,
     cfs_rq_runtime_remaining: ABSENT,
     cfs_rq_tg: ABSENT,
     cfs_rq_rq: ABSENT,
@@ -36,6 +38,7 @@ pub(crate) static LAYOUT: Layout = Layout {
     cfs_rq_throttled_csd_list: ABSENT,
     rq_cpu: ABSENT,
     rq_clock: ABSENT,
+    rq_clock_task: ABSENT,
     rq_cfsb_csd: ABSENT,
     rq_cfsb_csd_list: ABSENT,
     csd_func: ABSENT,
@@ -233,15 +236,32 @@ impl Task {
         }
     }
 
-    /// Levels out of quota on the task's CPU: bit 0 its own group, bit 1 the parent, and so on to [`MAX_LEVELS`].
+    /// What of this CPU's time the scheduler has charged to nobody; see [`throttle_ebpf::record::Switch::uncharged`].
     #[inline(always)]
-    pub(crate) fn throttled_levels(self) -> u16 {
-        let mut levels = 0;
+    pub(crate) fn uncharged(self) -> u64 {
+        if !present!(rq_clock) || !present!(rq_clock_task) {
+            return NOT_KNOWN;
+        }
+        let rq = load_pointer::<Checked>(self.queue().pointer, offset!(cfs_rq_rq));
+        let clock: u64 = Checked::load(rq, offset!(rq_clock));
+        clock.wrapping_sub(Checked::load(rq, offset!(rq_clock_task)))
+    }
+
+    /// What is out of quota on the task's CPU, from its own group up to [`MAX_LEVELS`].
+    #[inline(always)]
+    pub(crate) fn throttled_levels(self) -> Levels {
+        let mut levels = Levels::default();
         let mut queue = self.queue();
         let mut parent = load_pointer::<Checked>(self.0, offset!(task_se_parent));
         for level in 0..MAX_LEVELS {
             if queue.throttled() {
-                levels |= 1 << level;
+                levels.throttled |= 1 << level;
+                if queue.counting() {
+                    levels.counting |= 1 << level;
+                }
+            }
+            if queue.counting_local() {
+                levels.counting_local |= 1 << level;
             }
             if parent.is_null() {
                 break;
@@ -274,6 +294,19 @@ impl<A: Access> CfsRq<A> {
     pub(crate) fn throttled(self) -> bool {
         let byte: u8 = A::load(self.pointer, offset!(cfs_rq_throttled));
         u32::from(byte) & offset!(cfs_rq_throttled_mask) != 0
+    }
+
+    /// The kernel is counting `throttled_time` on this CPU. Before 6.6 the clock stays set after a throttle, so ask only while
+    /// [`Self::throttled`].
+    #[inline(always)]
+    pub(crate) fn counting(self) -> bool {
+        A::load::<u64>(self.pointer, offset!(cfs_rq_throttled_clock)) != 0
+    }
+
+    /// The kernel is counting `cpu.stat.local` on this CPU.
+    #[inline(always)]
+    pub(crate) fn counting_local(self) -> bool {
+        present!(cfs_rq_throttled_clock_self) && A::load::<u64>(self.pointer, offset!(cfs_rq_throttled_clock_self)) != 0
     }
 
     /// Levels, own and ancestors, that are out of quota on this CPU.

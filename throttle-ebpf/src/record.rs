@@ -59,14 +59,30 @@ pub struct Switch {
     pub next_cgroup: u64,
     /// How long `prev` had the CPU by the rq clock, ns; [`NOT_KNOWN`] where the kernel does not note arrivals.
     pub prev_ran: u64,
-    /// Levels out of quota on this CPU on the path of `prev`: bit 0 its own cgroup, bit 1 the parent, and so on.
-    pub prev_levels: u16,
+    /// `rq.clock` - `rq.clock_task`: what the scheduler has not charged to anyone on this CPU since boot (time stolen by a
+    /// hypervisor, interrupts where the kernel accounts for them), ns; [`NOT_KNOWN`] where neither side is watched.
+    pub uncharged: u64,
+    /// What is out of quota on the path of `prev`.
+    pub prev_levels: Levels,
     /// The same for `next`.
-    pub next_levels: u16,
+    pub next_levels: Levels,
     /// Why `prev` left: [`left`].
     pub prev_left: u8,
     /// Zero.
     pub pad: [u8; 3],
+}
+
+/// A task's path on its CPU: bit 0 its own cgroup, bit 1 the parent, and so on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(FromBytes, IntoBytes, Immutable, KnownLayout))]
+pub struct Levels {
+    /// Out of quota themselves (`cfs_rq.throttled`).
+    pub throttled: u16,
+    /// Of those, the ones whose `throttled_time` the kernel is counting (`cfs_rq.throttled_clock` is set).
+    pub counting: u16,
+    /// Levels whose `cpu.stat.local` the kernel is counting (`cfs_rq.throttled_clock_self` is set, 6.6+).
+    pub counting_local: u16,
 }
 
 /// A length that is not known.
@@ -109,12 +125,12 @@ pub struct Wake {
     pub tid: u32,
     /// CPU it was queued on.
     pub target_cpu: u32,
-    /// Levels out of quota on that CPU, as in [`Switch::prev_levels`].
-    pub levels: u16,
+    /// What is out of quota on that CPU.
+    pub levels: Levels,
     /// Non-zero: `cfs_rq.throttle_count` was not zero.
     pub hierarchy: u8,
     /// Zero.
-    pub pad: [u8; 5],
+    pub pad: u8,
 }
 
 /// One `sched_migrate_task`, before the move.
@@ -244,7 +260,7 @@ pub struct CpuState {
 
 const _: () = {
     assert!(size_of::<Header>() == 16);
-    assert!(size_of::<Switch>() == 56);
+    assert!(size_of::<Switch>() == 72);
     assert!(size_of::<Wake>() == 40);
     assert!(size_of::<Migrate>() == 32);
     assert!(size_of::<Exit>() == 32);

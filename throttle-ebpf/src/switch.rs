@@ -4,7 +4,7 @@ use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use aya_log_ebpf::info;
 use throttle_ebpf::{
     config::{DETAIL_EDGES, DETAIL_TASKS, learned},
-    record::{NOT_KNOWN, Switch, kind, left, switch_flag},
+    record::{Levels, NOT_KNOWN, Switch, kind, left, switch_flag},
 };
 
 use crate::{
@@ -33,13 +33,19 @@ pub(crate) fn sched_switch_state_first(ctx: BtfTracePointContext) -> i32 {
 struct Side {
     tid: u32,
     cgroup: u64,
-    levels: u16,
+    levels: Levels,
     hierarchy: bool,
     detail: u32,
 }
 
 impl Side {
-    const UNWATCHED: Self = Self { tid: 0, cgroup: 0, levels: 0, hierarchy: false, detail: 0 };
+    const UNWATCHED: Self = Self {
+        tid: 0,
+        cgroup: 0,
+        levels: Levels { throttled: 0, counting: 0, counting_local: 0 },
+        hierarchy: false,
+        detail: 0,
+    };
 
     /// Looks at a task's group; an unlimited or unwanted group costs two or three loads and ends here.
     #[inline(always)]
@@ -53,7 +59,7 @@ impl Side {
             return Self::UNWATCHED;
         }
         let hierarchy = task.queue().throttle_count() != 0;
-        let levels = if hierarchy { task.throttled_levels() } else { 0 };
+        let levels = if hierarchy { task.throttled_levels() } else { Levels::default() };
         Self { tid: task.tid(), cgroup, levels, hierarchy, detail }
     }
 
@@ -109,6 +115,13 @@ fn switch(ctx: &BtfTracePointContext, prev: Task, next: Task) {
         prev_cgroup: from.cgroup,
         next_cgroup: to.cgroup,
         prev_ran: if from.watched() { prev.ran() } else { NOT_KNOWN },
+        uncharged: if from.watched() {
+            prev.uncharged()
+        } else if to.watched() {
+            next.uncharged()
+        } else {
+            NOT_KNOWN
+        },
         prev_levels: from.levels,
         next_levels: to.levels,
         prev_left,

@@ -1,7 +1,7 @@
 //! Wakeups, migrations and exits of the tasks of selected groups.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
-use throttle_ebpf::record::{Exit, Migrate, Wake, kind};
+use throttle_ebpf::record::{Exit, Levels, Migrate, Wake, kind};
 
 use crate::{emit::emit, kernel::Task, maps::wants_tasks};
 
@@ -55,9 +55,9 @@ fn wake(task: Task, kind: u8) {
         cgroup,
         tid: task.tid(),
         target_cpu: queue.cpu(),
-        levels: if hierarchy { task.throttled_levels() } else { 0 },
+        levels: if hierarchy { task.throttled_levels() } else { Levels::default() },
         hierarchy: u8::from(hierarchy),
-        pad: [0; 5],
+        pad: 0,
     });
 }
 

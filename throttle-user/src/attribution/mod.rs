@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// Where a stretch of wall time went. The seven parts sum to it exactly.
+/// Where a stretch of wall time went. The six parts sum to it exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shares {
     /// On a CPU.
@@ -27,19 +27,30 @@ pub struct Shares {
     pub throttled_own_ns: DurationNs,
     /// Held while only ancestors were out of quota.
     pub throttled_ancestor_ns: DurationNs,
-    /// Runnable and not held: waiting for a CPU.
+    /// Runnable and not held: waiting for a CPU, be it in the run queue or while a hypervisor had taken the CPU away.
     pub runqueue_ns: DurationNs,
     /// Asleep.
     pub blocked_ns: DurationNs,
     /// Not known.
     pub unknown_ns: DurationNs,
+    /// Part of `runqueue_ns`: on a CPU by the switches, and charged to nobody by the scheduler (steal; interrupts where the kernel
+    /// accounts for them). A thread's own CPU clock leaves it out as well.
+    pub uncharged_ns: DurationNs,
 }
 
 impl Shares {
-    /// Sum of all parts.
+    /// Sum of the six parts.
     #[must_use]
     pub fn total(&self) -> DurationNs {
-        let Self { on_cpu_ns, throttled_own_ns, throttled_ancestor_ns, runqueue_ns, blocked_ns, unknown_ns } = *self;
+        let Self {
+            on_cpu_ns,
+            throttled_own_ns,
+            throttled_ancestor_ns,
+            runqueue_ns,
+            blocked_ns,
+            unknown_ns,
+            uncharged_ns: _,
+        } = *self;
         [on_cpu_ns, throttled_own_ns, throttled_ancestor_ns, runqueue_ns, blocked_ns, unknown_ns].into_iter().sum()
     }
 
@@ -155,7 +166,11 @@ impl<'a> Attribution<'a> {
             let length = segment.span.length();
             covered += length;
             match segment.state {
-                State::Running { .. } => shares.on_cpu_ns += length,
+                State::Running { .. } => {
+                    shares.on_cpu_ns += length - segment.uncharged;
+                    shares.runqueue_ns += segment.uncharged;
+                    shares.uncharged_ns += segment.uncharged;
+                }
                 State::Waiting { .. } => shares.runqueue_ns += length,
                 State::Blocked => shares.blocked_ns += length,
                 State::Unknown => shares.unknown_ns += length,

@@ -81,6 +81,12 @@ pub struct OnCpu {
     /// Levels out of quota on this CPU.
     #[serde(rename = "lv", default, skip_serializing_if = "Levels::is_empty")]
     pub levels: Levels,
+    /// Of those, the ones whose `throttled_time` the kernel is counting on this CPU.
+    #[serde(rename = "lc", default, skip_serializing_if = "Levels::is_empty")]
+    pub counting: Levels,
+    /// Levels whose `cpu.stat.local` the kernel is counting on this CPU.
+    #[serde(rename = "ll", default, skip_serializing_if = "Levels::is_empty")]
+    pub counting_local: Levels,
     /// Whether the queue's `throttle_count` was not zero.
     #[serde(rename = "h", default, skip_serializing_if = "std::ops::Not::not")]
     pub hierarchy: bool,
@@ -197,6 +203,10 @@ pub enum What {
         /// How long the one who left had had the CPU, by the scheduler's own note of its arrival; if watched and noted.
         #[serde(rename = "ran", default, skip_serializing_if = "Option::is_none")]
         ran: Option<DurationNs>,
+        /// What the scheduler has charged to nobody on this CPU since boot: time stolen by a hypervisor, and interrupts where
+        /// the kernel accounts for them; if a side is watched.
+        #[serde(rename = "unc", default, skip_serializing_if = "Option::is_none")]
+        uncharged: Option<DurationNs>,
         /// Who came, if watched.
         #[serde(rename = "next", default, skip_serializing_if = "Option::is_none")]
         next: Option<OnCpu>,

@@ -1,7 +1,7 @@
 //! Bytes of the ring buffer to [`Event`]s. Pure: short, long or unknown records are typed errors, never a panic.
 
 use throttle_ebpf::record::{
-    Exit, Header, Migrate, NOT_KNOWN, Queue, Switch, Timer, Wake, cause, kind, left, switch_flag, timer_flag,
+    self, Exit, Header, Migrate, NOT_KNOWN, Queue, Switch, Timer, Wake, cause, kind, left, switch_flag, timer_flag,
 };
 use zerocopy::FromBytes;
 
@@ -73,15 +73,14 @@ fn switch(record: &Switch) -> Result<What, DecodeError> {
         prev_cgroup,
         next_cgroup,
         prev_ran,
+        uncharged,
         prev_levels,
         next_levels,
         prev_left,
         pad: _,
     } = *record;
     let flag = |bit| header.flags & bit != 0;
-    let side = |thread, cgroup, levels, hierarchy| {
-        (cgroup != 0).then_some(OnCpu { thread, cgroup: CgroupId(cgroup), levels: Levels(levels), hierarchy })
-    };
+    let side = |thread, cgroup, levels, hierarchy| (cgroup != 0).then_some(on_cpu(thread, cgroup, levels, hierarchy));
     let left = match prev_left {
         left::UNWATCHED => None,
         left::BLOCKED => Some(Left::Blocked),
@@ -92,6 +91,7 @@ fn switch(record: &Switch) -> Result<What, DecodeError> {
     Ok(What::Switch {
         prev: side(prev_tid, prev_cgroup, prev_levels, flag(switch_flag::PREV_HIERARCHY)),
         left,
+        uncharged: (uncharged != NOT_KNOWN).then_some(DurationNs(uncharged)),
         ran: (prev_ran != NOT_KNOWN && prev_cgroup != 0).then_some(DurationNs(prev_ran)),
         next: side(next_tid, next_cgroup, next_levels, flag(switch_flag::NEXT_HIERARCHY)),
         from_idle: flag(switch_flag::PREV_IDLE),
@@ -99,13 +99,21 @@ fn switch(record: &Switch) -> Result<What, DecodeError> {
     })
 }
 
+fn on_cpu(thread: u32, cgroup: u64, levels: record::Levels, hierarchy: bool) -> OnCpu {
+    let record::Levels { throttled, counting, counting_local } = levels;
+    OnCpu {
+        thread,
+        cgroup: CgroupId(cgroup),
+        levels: Levels(throttled),
+        counting: Levels(counting),
+        counting_local: Levels(counting_local),
+        hierarchy,
+    }
+}
+
 fn wakeup(record: &Wake) -> What {
     let Wake { header, cgroup, tid, target_cpu, levels, hierarchy, pad: _ } = *record;
-    What::Wakeup {
-        task: OnCpu { thread: tid, cgroup: CgroupId(cgroup), levels: Levels(levels), hierarchy: hierarchy != 0 },
-        target_cpu,
-        new: header.kind == kind::WAKEUP_NEW,
-    }
+    What::Wakeup { task: on_cpu(tid, cgroup, levels, hierarchy != 0), target_cpu, new: header.kind == kind::WAKEUP_NEW }
 }
 
 fn timer(record: &Timer) -> TimerRun {
@@ -183,13 +191,15 @@ mod tests {
             prev_cgroup: 5_000_000_000,
             next_cgroup: 0,
             prev_ran: 12,
-            prev_levels: 0b10,
-            next_levels: 0,
+            uncharged: NOT_KNOWN,
+            prev_levels: record::Levels { throttled: 0b10, counting: 0b10, counting_local: 0b11 },
+            next_levels: record::Levels::default(),
             prev_left: left::THROTTLED,
             pad: [0; 3],
         };
         let event = decode(record.as_bytes()).expect("a whole record");
-        let What::Switch { prev: Some(prev), left, next: None, from_idle: false, to_idle: true, ran } = event.what
+        let What::Switch { prev: Some(prev), left, next: None, from_idle: false, to_idle: true, ran, uncharged: None } =
+            event.what
         else {
             panic!("{event:?}")
         };

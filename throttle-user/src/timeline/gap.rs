@@ -64,7 +64,11 @@ fn cut(segment: Segment, gaps: &[Gap]) -> Vec<Segment> {
         .map(|gap| gap.span.start)
         .min();
     let Some(from) = hit else { return vec![segment] };
-    let known = Segment { span: Span::new(segment.span.start, from), ..segment };
-    let unknown = Segment { span: Span::new(from.max(segment.span.start), segment.span.end), state: State::Unknown };
+    let known = segment.clip(Span::new(segment.span.start, from));
+    let unknown = Segment {
+        span: Span::new(from.max(segment.span.start), segment.span.end),
+        state: State::Unknown,
+        uncharged: crate::time::DurationNs::ZERO,
+    };
     [known, unknown].into_iter().filter(|part| !part.span.is_empty()).collect()
 }

@@ -1,15 +1,16 @@
 //! Throttle edges of each level on each CPU.
 //!
 //! A *mark* is the kernel's `cfs_rq.throttled`: this group's own quota is out on this CPU. The kernel counts time only from
-//! an instant that differs by version ([`CountsFrom`]), to the end of the mark.
+//! an instant that differs by version (up to 6.5 the mark itself, to 6.17 the first queued entity, from 6.18 the first task taken
+//! off), to the end of the mark. That it is counting is read with each event; when it began is the time of the first such event.
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use super::{CountsFrom, Setting, interval::Span};
+use super::{Setting, interval::Span};
 use crate::{
-    event::{CgroupId, Event, Left, OnCpu, QueueState, Release, TimerRun, What},
+    event::{CgroupId, Event, OnCpu, QueueState, Release, TimerRun, What},
     time::{DurationNs, MonoNs},
 };
 
@@ -156,24 +157,15 @@ impl<'a> LevelTracker<'a> {
     pub(super) fn observe(&mut self, event: &Event) -> Changes {
         let mut changes = Changes::default();
         match &event.what {
-            What::Switch { prev, left, next, .. } => {
-                if let Some(prev) = prev {
-                    self.levels(prev, event.cpu, event.at, &mut changes);
-                    let suffers = match self.setting.counts_from {
-                        CountsFrom::Task => *left == Some(Left::Throttled),
-                        CountsFrom::Queued => *left != Some(Left::Blocked),
-                        CountsFrom::Mark => true,
-                    };
-                    self.suffer(prev, event.cpu, event.at, suffers);
-                }
-                if let Some(next) = next {
-                    self.levels(next, event.cpu, event.at, &mut changes);
-                    self.suffer(next, event.cpu, event.at, self.setting.counts_from != CountsFrom::Task);
+            What::Switch { prev, next, .. } => {
+                for side in [prev, next].into_iter().flatten() {
+                    self.levels(side, event.cpu, event.at, &mut changes);
+                    self.count(side, event.cpu, event.at);
                 }
             }
             What::Wakeup { task, target_cpu, .. } => {
                 self.levels(task, *target_cpu, event.at, &mut changes);
-                self.suffer(task, *target_cpu, event.at, self.setting.counts_from != CountsFrom::Task);
+                self.count(task, *target_cpu, event.at);
             }
             What::Queue(queue) => self.queue(queue, event.at, &mut changes),
             What::Period(run) => {
@@ -213,20 +205,18 @@ impl<'a> LevelTracker<'a> {
         }
     }
 
-    /// A task shows that somebody suffers under the levels it showed.
-    fn suffer(&mut self, task: &OnCpu, cpu: u32, at: MonoNs, suffers: bool) {
-        if !suffers || task.levels.is_empty() {
-            return;
-        }
+    /// Takes over for which levels the kernel was counting. Its clocks start when the first task is really held, which is not
+    /// always when the quota runs out: a level that runs out while its task is being held by another one is not counted at all
+    /// on 6.18 (`record_throttle_clock` looks at the levels out of quota as the task is taken off).
+    fn count(&mut self, task: &OnCpu, cpu: u32, at: MonoNs) {
         let setting = self.setting;
-        let path = setting.path(&task.cgroup);
-        for (distance, &level) in path.iter().enumerate() {
-            if task.levels.contains(distance)
+        for (distance, &level) in setting.path(&task.cgroup).iter().enumerate() {
+            if task.counting.contains(distance)
                 && let Some(throttle) = self.open.get_mut(&(level, cpu))
             {
                 throttle.start.get_or_insert(at);
             }
-            if (distance..path.len()).any(|above| task.levels.contains(above)) {
+            if task.counting_local.contains(distance) {
                 self.suffering.entry((level, cpu)).or_insert(at);
             }
         }
@@ -246,8 +236,7 @@ impl<'a> LevelTracker<'a> {
         if self.marked(cgroup, cpu) {
             return;
         }
-        let start = (self.setting.counts_from == CountsFrom::Mark).then_some(at);
-        let throttle = Throttle { cgroup, cpu, marked: at, start, end: None, ended_by: None, complete: true };
+        let throttle = Throttle { cgroup, cpu, marked: at, start: None, end: None, ended_by: None, complete: true };
         self.open.insert((cgroup, cpu), throttle);
         changes.set.push((cgroup, cpu));
     }

@@ -23,7 +23,8 @@ use interval::{Span, Spans};
 use level::{HierarchyThrottle, LevelTracker, Throttle};
 use thread::{ThreadLine, ThreadTracker};
 
-/// From what instant the kernel counts a throttle (kernel/sched/fair.c, see ARCHITECTURE.md).
+/// From what instant the kernel counts a throttle (kernel/sched/fair.c). It decides who is held: before 6.18 the whole queue of a
+/// CPU, from then on each task by itself. The instant itself is read off the kernel's clocks, see [`level`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CountsFrom {

@@ -50,6 +50,19 @@ pub struct Segment {
     pub span: Span,
     /// What.
     pub state: State,
+    /// Of a running stretch, time the scheduler charged to nobody: taken by a hypervisor, or by interrupts where the kernel
+    /// accounts for them.
+    pub uncharged: DurationNs,
+}
+
+impl Segment {
+    /// The part inside a window; what was not charged is taken to lie evenly in it.
+    pub(super) fn clip(self, window: Span) -> Self {
+        let span = self.span.clip(window);
+        let share = u128::from(self.uncharged.0) * u128::from(span.length().0);
+        let uncharged = share.checked_div(u128::from(self.span.length().0)).unwrap_or(0);
+        Self { span, uncharged: DurationNs(u64::try_from(uncharged).unwrap_or(0)), ..self }
+    }
 }
 
 /// One thread's life as far as it was seen: segments in order, without holes.
@@ -68,7 +81,7 @@ impl ThreadLine {
         self.segments[first..]
             .iter()
             .take_while(move |segment| segment.span.start < window.end)
-            .map(move |segment| Segment { span: segment.span.clip(window), ..*segment })
+            .map(move |segment| segment.clip(window))
             .filter(|segment| !segment.span.is_empty())
     }
 
@@ -95,6 +108,8 @@ struct Open {
     state: State,
     exiting: bool,
     segments: Vec<Segment>,
+    /// The CPU's account of uncharged time as the running stretch began.
+    uncharged: Option<DurationNs>,
 }
 
 /// The arrival the scheduler notes and the switch that is traced lie this close together.
@@ -113,7 +128,7 @@ impl Open {
         match arrived {
             // In line with the switch-in that was seen.
             Some(arrived) if known && arrived <= self.since + ARRIVAL_SLOP => {
-                self.backdate(arrived);
+                self.fit(now, cpu, arrived);
                 false
             }
             None if known => false,
@@ -138,10 +153,14 @@ impl Open {
         }
     }
 
-    /// Moves the start of the running stretch back to where the scheduler gave the CPU away: from then on it charges the
-    /// thread, also when a hypervisor or an interrupt delays the tracepoint.
-    fn backdate(&mut self, arrived: MonoNs) {
-        if let Some(last) = self.segments.last_mut()
+    /// Fits the running stretch to what the scheduler charges: it stops charging as it begins to switch and charges the next
+    /// one from there, while the tracepoint comes after the pick, later when a balance, an interrupt or a hypervisor comes
+    /// between. What lies between the end of the charge and the tracepoint counts as waiting.
+    fn fit(&mut self, now: MonoNs, cpu: u32, arrived: MonoNs) {
+        if arrived > self.since {
+            let charged_until = MonoNs(now.0 - arrived.since(self.since).0);
+            self.turn(charged_until, State::Waiting { cpu });
+        } else if let Some(last) = self.segments.last_mut()
             && matches!(last.state, State::Waiting { .. })
             && last.span.end == self.since
             && last.span.start < arrived
@@ -155,7 +174,7 @@ impl Open {
     fn turn(&mut self, at: MonoNs, state: State) {
         let span = Span::new(self.since, at);
         if !span.is_empty() {
-            self.segments.push(Segment { span, state: self.state });
+            self.segments.push(Segment { span, state: self.state, uncharged: DurationNs::ZERO });
         }
         self.since = self.since.max(at);
         self.state = state;
@@ -178,13 +197,17 @@ impl<'a> ThreadTracker<'a> {
     pub(super) fn observe(&mut self, event: &Event, changes: &Changes, levels: &LevelTracker<'_>) {
         self.follow_marks(event, changes, levels);
         match &event.what {
-            What::Switch { prev, left, ran, next, .. } => {
+            What::Switch { prev, left, ran, uncharged, next, .. } => {
                 if let Some(prev) = prev {
                     let arrived = ran.map(|ran| MonoNs(event.at.0.saturating_sub(ran.0)));
                     self.leave(prev, left.unwrap_or(Left::Preempted), arrived, event, levels);
+                    self.charge(prev.thread, *uncharged);
                 }
                 if let Some(next) = next {
                     self.arrive(next, event);
+                    if let Some(open) = self.live.get_mut(&next.thread) {
+                        open.uncharged = *uncharged;
+                    }
                 }
             }
             What::Wakeup { task, target_cpu, .. } => self.wake(task, *target_cpu, event.at, levels),
@@ -193,6 +216,17 @@ impl<'a> ThreadTracker<'a> {
             }
             What::Exit { thread, cgroup } => self.entry(*thread, *cgroup, event.at).exiting = true,
             What::Period(_) | What::Slack(_) | What::Queue(_) => {}
+        }
+    }
+
+    /// Notes of the stretch that just ended how much of it was charged to nobody.
+    fn charge(&mut self, thread: u32, now: Option<DurationNs>) {
+        let Some(open) = self.live.get_mut(&thread) else { return };
+        if let Some((before, now)) = open.uncharged.take().zip(now)
+            && let Some(ran) =
+                open.segments.iter_mut().rev().take(2).find(|last| matches!(last.state, State::Running { .. }))
+        {
+            ran.uncharged = now.saturating_sub(before).min(ran.span.length());
         }
     }
 
@@ -232,6 +266,7 @@ impl<'a> ThreadTracker<'a> {
             state: State::Unknown,
             exiting: false,
             segments: vec![],
+            uncharged: None,
         });
         open.cgroup = cgroup;
         open
@@ -304,7 +339,7 @@ impl<'a> ThreadTracker<'a> {
             && last.span.end < first.span.start
         {
             let span = Span::new(last.span.end, first.span.start);
-            line.segments.push(Segment { span, state: State::Unknown });
+            line.segments.push(Segment { span, state: State::Unknown, uncharged: DurationNs::ZERO });
         }
         line.segments.extend(open.segments);
     }
