@@ -106,6 +106,12 @@ impl Activity {
         &self.held_union
     }
 
+    /// When threads were held and none ran.
+    #[must_use]
+    pub fn stopped(&self) -> Spans {
+        self.held_union.minus(&self.ran)
+    }
+
     /// Time on CPU inside a window.
     #[must_use]
     pub fn used(&self, window: Span) -> DurationNs {
