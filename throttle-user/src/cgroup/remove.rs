@@ -99,7 +99,10 @@ pub(super) fn end_tree(top: &Group, deadline: Duration) -> BTreeSet<u32> {
     loop {
         let tree = leaves_first(top).unwrap_or_default();
         let is_empty = tree.iter().all(|group| group.processes().is_ok_and(|members| members.is_empty()));
-        if is_empty || tree.iter().any(holds_this_process) || u128::from(time::now().since(started).0) >= deadline.as_nanos() {
+        if is_empty
+            || tree.iter().any(holds_this_process)
+            || u128::from(time::now().since(started).0) >= deadline.as_nanos()
+        {
             return killed;
         }
         end_processes(top, &tree, &mut killed);

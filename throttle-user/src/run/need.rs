@@ -98,7 +98,8 @@ impl Cut {
 
     fn at(&self, at: MonoNs) -> MonoNs {
         let next = self.spans.partition_point(|span| span.start < at);
-        let Some((span, before)) = next.checked_sub(1).and_then(|last| Some((self.spans[last], self.before.get(last)?)))
+        let Some((span, before)) =
+            next.checked_sub(1).and_then(|last| Some((self.spans[last], self.before.get(last)?)))
         else {
             return at;
         };
