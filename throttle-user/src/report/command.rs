@@ -62,7 +62,7 @@ fn head(out: &mut String, run: &CommandRun) -> Result {
     if run.burst_us > 0 {
         write!(out, ", burst {}", us(run.burst_us))?;
     }
-    writeln!(out, "; Linux {}, {} CPUs", run.environment.kernel, run.environment.cpus)?;
+    writeln!(out, "\nLinux {}, {} CPUs", run.environment.kernel, run.environment.cpus)?;
     match run.status {
         CommandStatus::Exited { code } => write!(out, "exited with {code}")?,
         CommandStatus::Killed { signal } => write!(out, "killed by {}", signal_name(signal))?,
@@ -93,14 +93,14 @@ fn totals(out: &mut String, run: &CommandRun) -> Result {
                 out,
                 &format!("  by {}", level_name(Some(level.level))),
                 own,
-                "its own quota was out; summed over CPUs",
+                "its quota was out; summed over CPUs",
             )?;
         }
         let idle =
-            run.node_idle_share.map_or_else(String::new, |share| format!("; CPUs {:.0} % idle then", share * 100.0));
+            run.node_idle_share.map_or_else(String::new, |share| format!("; CPUs {:.0} % idle", share * 100.0));
         match run.denied_idle_ns {
             Some(denied) => {
-                line(out, "idle CPU denied", denied, &format!("idle while held threads could have run{idle}"))?
+                line(out, "idle CPU denied", denied, &format!("idle while threads were held{idle}"))?
             }
             None => writeln!(out, "{:<18}{:>12}   {}", "idle CPU denied", "-", "not measured")?,
         }
@@ -147,22 +147,25 @@ fn threads(out: &mut String, threads: &[ThreadRow], shown: usize) -> Result {
 fn need(out: &mut String, run: &CommandRun) -> Result {
     let Some(need) = &run.need else { return writeln!(out, "Limit needed: none, it did not run") };
     let (low, high) = need.range();
-    let period = us(run.period_us);
-    let used = |quota: DurationNs| format!("{} ms of CPU in a window of {period}", ms(quota));
+    let window = us(run.period_us);
+    let as_if = if run.throttled_wall_ns == DurationNs::ZERO { "it used" } else { "throttled time taken out, it would use" };
     if low.limit_millicores == high.limit_millicores {
         writeln!(out, "Limit needed not to be throttled: {}m", low.limit_millicores)?;
-        writeln!(out, "  (throttled time taken out, it would have used up to {})", used(low.quota))?;
+        writeln!(out, "  {as_if} up to {} ms of CPU in a window of {window}", ms(low.quota))?;
     } else {
-        let (low, high) = (low.limit_millicores, high.limit_millicores);
-        writeln!(out, "Limit needed not to be throttled: between {low}m and {high}m, by who waited for whom")?;
         let Need { apart, together } = need;
-        writeln!(out, "  (throttled time taken out of each thread alone, it would have used up to")?;
-        writeln!(out, "  {}; of all while they stood still, {})", used(apart.quota), ms(together.quota))?;
+        writeln!(
+            out,
+            "Limit needed not to be throttled: from {}m to {}m, by who waited for whom",
+            low.limit_millicores, high.limit_millicores
+        )?;
+        writeln!(out, "  {as_if} up to, in a window of {window}:")?;
+        writeln!(out, "  {} ms of CPU had no thread waited for another, {} ms had all", ms(apart.quota), ms(together.quota))?;
     }
     if let Some(caveat) = high.caveat {
         writeln!(
             out,
-            "  {} threads at once take a 5 ms slice each: below {}m slices alone may still throttle it",
+            "  {} threads at once take a 5 ms slice each: below {}m that may throttle it",
             high.peak_threads, caveat.limit_millicores
         )?;
     }

@@ -15,9 +15,8 @@ const BAR: u64 = 10;
 pub(super) fn write(out: &mut String, run: &CommandRun, shown: usize) -> Result {
     let with_out = run.periods.iter().filter(|period| !period.out.is_empty()).count();
     writeln!(out, "Periods of the container, ms: {} counted, {with_out} with a quota out", run.periods.len())?;
-    writeln!(out, "                                 out    own             no")?;
-    writeln!(out, "       at used of quota   used    at  queue   held thread  idle CPU")?;
-    writeln!(out, "                                       out         ran    denied  out at")?;
+    writeln!(out, "                         CPU   quota out   threads held  idle CPU  level")?;
+    writeln!(out, "       at used of quota used    at    for   some    all    denied  out")?;
     let (head, middle, tail) = split(&run.periods, shown);
     let mut last: Option<MonoNs> = None;
     for period in head {
@@ -58,7 +57,7 @@ fn rest(out: &mut String, last: Option<MonoNs>, period: &CommandPeriod) -> Resul
 }
 
 fn line(out: &mut String, started: MonoNs, period: &CommandPeriod) -> Result {
-    let CommandPeriod { period, out: levels } = period;
+    let CommandPeriod { period, out: levels, out_wall_ns } = period;
     let at = if period.start_ns >= started {
         ms(period.start_ns.since(started))
     } else {
@@ -69,10 +68,10 @@ fn line(out: &mut String, started: MonoNs, period: &CommandPeriod) -> Result {
     let denied = period.denied_idle_ns.map_or_else(|| "?".to_owned(), ms);
     write!(
         out,
-        "{at:>9} {} {:>6} {first:>5} {:>6} {:>6} {:>6} {denied:>9}  {}",
+        "{at:>9} {} {:>5} {first:>5} {:>6} {:>6} {:>6} {denied:>9}  {}",
         bar(period.used_ns, period.quota_ns),
         ms(period.used_ns),
-        ms(period.throttled_wall_ns),
+        ms(*out_wall_ns),
         ms(period.held_wall_ns),
         ms(period.fully_held_ns),
         names.join("+")

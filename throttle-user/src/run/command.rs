@@ -20,8 +20,8 @@ use crate::{
     time::{DurationNs, MonoNs},
     timeline::{
         Setting, Timeline,
-        interval::Span,
-        period::{Activity, PeriodRecord, records},
+        interval::{Span, Spans},
+        period::{Activity, PeriodRecord, RELEASE_SLOP, records},
     },
 };
 
@@ -169,6 +169,8 @@ pub struct CommandPeriod {
     pub period: PeriodRecord,
     /// Levels that were out of quota in it, in the order they ran out.
     pub out: Vec<LevelOut>,
+    /// Time in which some level was out of quota on some CPU.
+    pub out_wall_ns: DurationNs,
 }
 
 /// A level that was out of quota in a period.
@@ -179,7 +181,7 @@ pub struct LevelOut {
     pub level: Option<LevelName>,
     /// kernfs id.
     pub cgroup_id: CgroupId,
-    /// From the period's start until some CPU was first out; 0 = from before.
+    /// From the period's start until some CPU was first out; 0 = since before, by a debt that the refill did not pay.
     pub after_ns: DurationNs,
 }
 
@@ -291,26 +293,36 @@ fn periods(
     records(timeline, setting, leaf)
         .into_iter()
         .filter(|period| period.end_ns > window.start && period.start_ns < window.end)
-        .map(|period| CommandPeriod { out: levels_out(raw, timeline, setting.path(&leaf), &period), period })
+        .map(|period| {
+            let throttles = throttles_in(timeline, setting.path(&leaf), Span::new(period.start_ns, period.end_ns));
+            let out_wall_ns = Spans::union(throttles.iter().map(|(_, span)| *span)).total();
+            CommandPeriod { out: levels_out(raw, setting.path(&leaf), &throttles, period.start_ns), out_wall_ns, period }
+        })
         .collect()
 }
 
-fn levels_out(raw: &RawCommand, timeline: &Timeline, path: &[CgroupId], period: &PeriodRecord) -> Vec<LevelOut> {
-    let window = Span::new(period.start_ns, period.end_ns);
+/// Throttles of a path inside a period. One of the period before that ends with this one's refill is not among them.
+fn throttles_in(timeline: &Timeline, path: &[CgroupId], period: Span) -> Vec<(CgroupId, Span)> {
+    let before_end = timeline.throttles.partition_point(|throttle| throttle.marked < period.end);
+    timeline.throttles[..before_end]
+        .iter()
+        .filter(|throttle| path.contains(&throttle.cgroup))
+        .map(|throttle| (throttle.cgroup, throttle.marked, throttle.span(timeline.end()).clip(period)))
+        .filter(|(_, marked, span)| {
+            !span.is_empty() && (*marked >= period.start || span.end > period.start + RELEASE_SLOP)
+        })
+        .map(|(cgroup, _, span)| (cgroup, span))
+        .collect()
+}
+
+fn levels_out(raw: &RawCommand, path: &[CgroupId], throttles: &[(CgroupId, Span)], start: MonoNs) -> Vec<LevelOut> {
     let name = |id| raw.limit.begin.levels.iter().find(|level| level.cgroup_id == id).map(|level| level.level);
-    // In order of their marks: those after the window's end need no look, and one that lasts from before has an early mark.
-    let before_end = timeline.throttles.partition_point(|throttle| throttle.marked < window.end);
     let mut out: Vec<LevelOut> = path
         .iter()
         .filter_map(|&cgroup_id| {
-            let first = timeline.throttles[..before_end]
-                .iter()
-                .filter(|throttle| throttle.cgroup == cgroup_id)
-                .map(|throttle| throttle.span(timeline.end()).clip(window))
-                .filter(|span| !span.is_empty())
-                .map(|span| span.start)
-                .min()?;
-            Some(LevelOut { level: name(cgroup_id), cgroup_id, after_ns: first.since(window.start) })
+            let own = throttles.iter().filter(|(cgroup, _)| *cgroup == cgroup_id);
+            let first = own.map(|(_, span)| span.start).min()?;
+            Some(LevelOut { level: name(cgroup_id), cgroup_id, after_ns: first.since(start) })
         })
         .collect();
     out.sort_by_key(|level| level.after_ns);

@@ -220,7 +220,7 @@ fn record(timeline: &Timeline, boundary: &Boundary, index: u64, cgroup: CgroupId
 }
 
 /// The release follows the grid point by the timer's latency; later than this it belongs to another period.
-const RELEASE_SLOP: DurationNs = DurationNs::from_millis(1);
+pub const RELEASE_SLOP: DurationNs = DurationNs::from_millis(1);
 
 /// Grid cells of a cgroup in which a thread was held: (cells crossed by the window, cells with held time).
 #[must_use]
