@@ -30,6 +30,8 @@ pub struct Layout {
     pub task_prio: u32,
     /// `task_struct.pid`
     pub task_pid: u32,
+    /// `task_struct.sched_info.last_arrival` (CONFIG_SCHED_INFO)
+    pub task_last_arrival: u32,
     /// `task_struct.throttled` (6.18+): its presence is the task era
     pub task_throttled: u32,
     /// `sched_entity.cfs_rq`
@@ -54,6 +56,8 @@ pub struct Layout {
     pub cfs_rq_throttled_csd_list: u32,
     /// `rq.cpu`
     pub rq_cpu: u32,
+    /// `rq.clock`
+    pub rq_clock: u32,
     /// `rq.cfsb_csd` (6.3+)
     pub rq_cfsb_csd: u32,
     /// `rq.cfsb_csd_list` (6.3+)
@@ -83,6 +87,8 @@ pub struct Layout {
     pub bandwidth_slack_timer: u32,
     /// `cfs_bandwidth.throttled_cfs_rq`
     pub bandwidth_throttled_list: u32,
+    /// `cfs_bandwidth.period_active`
+    pub bandwidth_period_active: u32,
     /// `cfs_bandwidth.nr_periods`
     pub bandwidth_nr_periods: u32,
     /// `cfs_bandwidth.nr_throttled`

@@ -7,7 +7,10 @@
 use core::marker::PhantomData;
 
 use aya_ebpf::helpers::{bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_probe_read_kernel};
-use throttle_ebpf::config::{ABSENT, Config, Layout};
+use throttle_ebpf::{
+    config::{ABSENT, Config, Layout},
+    record::NOT_KNOWN,
+};
 
 /// Field offsets of the running kernel, set by userspace before load and frozen.
 #[unsafe(no_mangle)]
@@ -19,6 +22,7 @@ pub(crate) static LAYOUT: Layout = Layout {
     task_on_rq: ABSENT,
     task_prio: ABSENT,
     task_pid: ABSENT,
+    task_last_arrival: ABSENT,
     task_throttled: ABSENT,
     se_cfs_rq: ABSENT,
     se_parent: ABSENT,
@@ -31,6 +35,7 @@ pub(crate) static LAYOUT: Layout = Layout {
     cfs_rq_throttled_list: ABSENT,
     cfs_rq_throttled_csd_list: ABSENT,
     rq_cpu: ABSENT,
+    rq_clock: ABSENT,
     rq_cfsb_csd: ABSENT,
     rq_cfsb_csd_list: ABSENT,
     csd_func: ABSENT,
@@ -45,6 +50,7 @@ pub(crate) static LAYOUT: Layout = Layout {
     bandwidth_period_timer: ABSENT,
     bandwidth_slack_timer: ABSENT,
     bandwidth_throttled_list: ABSENT,
+    bandwidth_period_active: ABSENT,
     bandwidth_nr_periods: ABSENT,
     bandwidth_nr_throttled: ABSENT,
     bandwidth_throttled_time: ABSENT,
@@ -201,6 +207,18 @@ impl Task {
     pub(crate) fn blocked(self) -> bool {
         let on_rq: u32 = Checked::load(self.0, offset!(task_on_rq));
         on_rq == 0 || (present!(task_sched_delayed) && Checked::load::<u8>(self.0, offset!(task_sched_delayed)) != 0)
+    }
+
+    /// How long the task that is leaving its CPU had it, by the rq clock: from its own arrival as the scheduler notes it
+    /// (`kernel/sched/stats.h`, `sched_info_arrive`) to this switch. Shows a switch-in that was not traced.
+    #[inline(always)]
+    pub(crate) fn ran(self) -> u64 {
+        if !present!(task_last_arrival) || !present!(rq_clock) {
+            return NOT_KNOWN;
+        }
+        let rq = load_pointer::<Checked>(self.queue().pointer, offset!(cfs_rq_rq));
+        let clock: u64 = Checked::load(rq, offset!(rq_clock));
+        clock.wrapping_sub(Checked::load(self.0, offset!(task_last_arrival)))
     }
 
     /// Taken off by CFS bandwidth control. From 6.18 on the kernel says so itself; before, every runnable fair task of a

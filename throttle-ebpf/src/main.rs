@@ -4,6 +4,7 @@
 //! described in ARCHITECTURE.md.
 #![no_std]
 #![no_main]
+#![expect(clippy::needless_pass_by_value, reason = "aya's program macros call with the context by value")]
 
 mod csd;
 mod emit;

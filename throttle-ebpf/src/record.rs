@@ -57,6 +57,8 @@ pub struct Switch {
     pub prev_cgroup: u64,
     /// kernfs id of the leaf cgroup of `next`.
     pub next_cgroup: u64,
+    /// How long `prev` had the CPU by the rq clock, ns; [`NOT_KNOWN`] where the kernel does not note arrivals.
+    pub prev_ran: u64,
     /// Levels out of quota on this CPU on the path of `prev`: bit 0 its own cgroup, bit 1 the parent, and so on.
     pub prev_levels: u16,
     /// The same for `next`.
@@ -66,6 +68,9 @@ pub struct Switch {
     /// Zero.
     pub pad: [u8; 3],
 }
+
+/// A length that is not known.
+pub const NOT_KNOWN: u64 = u64::MAX;
 
 /// Bits of [`Switch`]'s flags.
 pub mod switch_flag {
@@ -183,6 +188,8 @@ pub struct Timer {
 pub mod timer_flag {
     /// More CPUs were throttled than the probe could list: the rest is not measured.
     pub const TRUNCATED: u8 = 1;
+    /// `cfs_bandwidth.period_active` at exit: the period timer will run again at `next_expires`.
+    pub const ACTIVE: u8 = 2;
 }
 
 /// A group's queue on one CPU as a timer run or a remote unthrottle (CSD) left it. [`Header::ts`] is the exit.
@@ -237,7 +244,7 @@ pub struct CpuState {
 
 const _: () = {
     assert!(size_of::<Header>() == 16);
-    assert!(size_of::<Switch>() == 48);
+    assert!(size_of::<Switch>() == 56);
     assert!(size_of::<Wake>() == 40);
     assert!(size_of::<Migrate>() == 32);
     assert!(size_of::<Exit>() == 32);

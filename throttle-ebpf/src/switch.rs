@@ -4,7 +4,7 @@ use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use aya_log_ebpf::info;
 use throttle_ebpf::{
     config::{DETAIL_EDGES, DETAIL_TASKS, learned},
-    record::{Switch, kind, left, switch_flag},
+    record::{NOT_KNOWN, Switch, kind, left, switch_flag},
 };
 
 use crate::{
@@ -108,6 +108,7 @@ fn switch(ctx: &BtfTracePointContext, prev: Task, next: Task) {
         next_tid: to.tid,
         prev_cgroup: from.cgroup,
         next_cgroup: to.cgroup,
+        prev_ran: if from.watched() { prev.ran() } else { NOT_KNOWN },
         prev_levels: from.levels,
         next_levels: to.levels,
         prev_left,

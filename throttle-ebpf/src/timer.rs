@@ -72,7 +72,10 @@ fn exit(timer: *const u8) {
     listed.owner = 0;
     let ts = now();
     let group = Group::<Probed>::of_timer(timer, member);
-    let flags = if listed.truncated == 0 { 0 } else { timer_flag::TRUNCATED };
+    let mut flags = if listed.truncated == 0 { 0 } else { timer_flag::TRUNCATED };
+    if group.bandwidth::<u8>(offset!(bandwidth_period_active)) != 0 {
+        flags |= timer_flag::ACTIVE;
+    }
     emit(kind, flags, Some(ts), |header| Timer {
         header,
         cgroup: listed.cgroup,

@@ -70,6 +70,14 @@ impl From<DurationNs> for u64 {
     }
 }
 
+impl DurationNs {
+    /// Difference, zero when `other` is longer.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
 impl Add for DurationNs {
     type Output = Self;
     fn add(self, other: Self) -> Self {

@@ -27,12 +27,12 @@ const TABLE: &[(&str, May)] = &[
     ("timeline", Only(&["event", "time", "cgroup"])),
     ("request", Only(&["time"])),
     ("stats", Only(&[])),
-    ("attribution", Only(&["timeline", "request", "time", "stats"])),
+    ("attribution", Only(&["timeline", "event", "request", "time"])),
     ("workload", Only(&["request", "time"])),
     ("client", Only(&["request", "time"])),
     ("model", Only(&["timeline", "request", "time", "stats"])),
-    ("run", Only(&["timeline", "attribution", "request", "cgroup", "time", "stats", "model"])),
-    ("report", Only(&["run", "stats"])),
+    ("run", Only(&["timeline", "event", "attribution", "request", "cgroup", "time", "stats", "model"])),
+    ("report", Only(&["run", "request", "cgroup", "time"])),
     ("cli", All),
 ];
 

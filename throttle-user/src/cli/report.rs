@@ -52,10 +52,7 @@ pub(super) fn run(args: &ReportArgs) -> Verdict {
 
 /// Derives every limit of a run from its raw files.
 fn rederive(dir: &RunDir, head: &Head) -> Result<Vec<Derived>, StoreError> {
-    limits(dir.read_record()?)
-        .iter()
-        .map(|raw| Ok(derive(head, raw, dir.read_events(raw.begin.limit)?)))
-        .collect()
+    limits(dir.read_record()?).iter().map(|raw| Ok(derive(head, raw, dir.read_events(raw.begin.limit)?))).collect()
 }
 
 fn write_lines(dir: &RunDir, derived: &[Derived]) -> Result<(), StoreError> {

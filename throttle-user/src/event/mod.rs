@@ -134,6 +134,9 @@ pub struct TimerRun {
     /// There were more throttled CPUs than the probe lists.
     #[serde(rename = "tr", default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
+    /// The period timer is armed at exit: it will run at `next_expires`.
+    #[serde(rename = "on")]
+    pub active: bool,
     /// The kernel's own counters at exit, for comparison only.
     #[serde(rename = "k")]
     pub kernel: KernelCounters,
@@ -191,6 +194,9 @@ pub enum What {
         /// Why it left, if watched.
         #[serde(rename = "left", default, skip_serializing_if = "Option::is_none")]
         left: Option<Left>,
+        /// How long the one who left had had the CPU, by the scheduler's own note of its arrival; if watched and noted.
+        #[serde(rename = "ran", default, skip_serializing_if = "Option::is_none")]
+        ran: Option<DurationNs>,
         /// Who came, if watched.
         #[serde(rename = "next", default, skip_serializing_if = "Option::is_none")]
         next: Option<OnCpu>,

@@ -1,7 +1,7 @@
 //! Bytes of the ring buffer to [`Event`]s. Pure: short, long or unknown records are typed errors, never a panic.
 
 use throttle_ebpf::record::{
-    Exit, Header, Migrate, Queue, Switch, Timer, Wake, cause, kind, left, switch_flag, timer_flag,
+    Exit, Header, Migrate, NOT_KNOWN, Queue, Switch, Timer, Wake, cause, kind, left, switch_flag, timer_flag,
 };
 use zerocopy::FromBytes;
 
@@ -66,8 +66,18 @@ fn take<T: FromBytes>(bytes: &[u8], kind: Option<u8>) -> Result<T, DecodeError> 
 }
 
 fn switch(record: &Switch) -> Result<What, DecodeError> {
-    let Switch { header, prev_tid, next_tid, prev_cgroup, next_cgroup, prev_levels, next_levels, prev_left, pad: _ } =
-        *record;
+    let Switch {
+        header,
+        prev_tid,
+        next_tid,
+        prev_cgroup,
+        next_cgroup,
+        prev_ran,
+        prev_levels,
+        next_levels,
+        prev_left,
+        pad: _,
+    } = *record;
     let flag = |bit| header.flags & bit != 0;
     let side = |thread, cgroup, levels, hierarchy| {
         (cgroup != 0).then_some(OnCpu { thread, cgroup: CgroupId(cgroup), levels: Levels(levels), hierarchy })
@@ -82,6 +92,7 @@ fn switch(record: &Switch) -> Result<What, DecodeError> {
     Ok(What::Switch {
         prev: side(prev_tid, prev_cgroup, prev_levels, flag(switch_flag::PREV_HIERARCHY)),
         left,
+        ran: (prev_ran != NOT_KNOWN && prev_cgroup != 0).then_some(DurationNs(prev_ran)),
         next: side(next_tid, next_cgroup, next_levels, flag(switch_flag::NEXT_HIERARCHY)),
         from_idle: flag(switch_flag::PREV_IDLE),
         to_idle: flag(switch_flag::NEXT_IDLE),
@@ -127,6 +138,7 @@ fn timer(record: &Timer) -> TimerRun {
         runtime_after: DurationNs(runtime_after),
         throttled_cpus,
         truncated: header.flags & timer_flag::TRUNCATED != 0,
+        active: header.flags & timer_flag::ACTIVE != 0,
         kernel: KernelCounters { nr_periods, nr_throttled, throttled_time: DurationNs(throttled_time) },
     }
 }
@@ -170,15 +182,18 @@ mod tests {
             next_tid: 0,
             prev_cgroup: 5_000_000_000,
             next_cgroup: 0,
+            prev_ran: 12,
             prev_levels: 0b10,
             next_levels: 0,
             prev_left: left::THROTTLED,
             pad: [0; 3],
         };
         let event = decode(record.as_bytes()).expect("a whole record");
-        let What::Switch { prev: Some(prev), left, next: None, from_idle: false, to_idle: true } = event.what else {
+        let What::Switch { prev: Some(prev), left, next: None, from_idle: false, to_idle: true, ran } = event.what
+        else {
             panic!("{event:?}")
         };
+        assert_eq!(ran, Some(DurationNs(12)));
         assert_eq!((prev.thread, prev.cgroup, left), (10, CgroupId(5_000_000_000), Some(Left::Throttled)));
         assert!(prev.levels.contains(1) && !prev.levels.contains(0) && prev.hierarchy);
     }

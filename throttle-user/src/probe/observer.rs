@@ -160,9 +160,9 @@ impl Observer {
             .load(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/throttle-probe")))
             .map_err(|error| ProbeError::Load(Box::new(error)))?;
         let btf = Btf::from_sys_fs()?;
-        let mut groups = map(&mut ebpf, "GROUPS", |map| HashMap::try_from(map))?;
-        let states = map(&mut ebpf, "STATE", |map| PerCpuArray::try_from(map))?;
-        let events = map(&mut ebpf, "EVENTS", |map| RingBuf::try_from(map))?;
+        let mut groups = map(&mut ebpf, "GROUPS", HashMap::try_from)?;
+        let states = map(&mut ebpf, "STATE", PerCpuArray::try_from)?;
+        let events = map(&mut ebpf, "EVENTS", RingBuf::try_from)?;
         for &(id, detail) in &plan.groups {
             insert(&mut groups, id, detail)?;
         }

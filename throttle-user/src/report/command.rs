@@ -4,7 +4,7 @@ use std::fmt::{Result, Write};
 
 use super::periods;
 use crate::{
-    cgroup::{LevelName, Nesting},
+    cgroup::{LevelName, MIN_MILLICPU, Nesting},
     run::{
         agree::Agreement,
         command::{CommandRun, CommandStatus, ThreadRow},
@@ -83,33 +83,35 @@ fn totals(out: &mut String, run: &CommandRun) -> Result {
         run.cpus_used_over_limit.map_or_else(String::new, |ratio| format!(", {:.0} % of the limit", ratio * 100.0));
     line(out, "CPU used", run.shares.on_cpu_ns, &format!("{:.3} CPUs on average{over}", run.cpus_used))?;
     if run.quota_us.is_some() || !run.limits_above.is_empty() {
-        let wall = percent(run.throttled_wall_ns, run.wall_ns);
-        line(out, "throttled", run.throttled_wall_ns, &format!("{wall} of the wall time: a limit held some thread"))?;
-        let full = percent(run.fully_throttled_ns, run.throttled_wall_ns);
-        line(out, "  fully", run.fully_throttled_ns, &format!("{full} of that: no thread ran meanwhile"))?;
-        for level in &run.levels {
-            let own = level.observed.throttled_ns;
-            line(
-                out,
-                &format!("  by {}", level_name(Some(level.level))),
-                own,
-                "its quota was out; summed over CPUs",
-            )?;
-        }
-        let idle =
-            run.node_idle_share.map_or_else(String::new, |share| format!("; CPUs {:.0} % idle", share * 100.0));
-        match run.denied_idle_ns {
-            Some(denied) => {
-                line(out, "idle CPU denied", denied, &format!("idle while threads were held{idle}"))?
-            }
-            None => writeln!(out, "{:<18}{:>12}   {}", "idle CPU denied", "-", "not measured")?,
-        }
+        throttled(out, run)?;
     }
     line(out, "run-queue wait", run.shares.runqueue_ns, "runnable and not held; summed over threads")?;
+    if run.untraced_events > 0 {
+        writeln!(out, "{:<18}{:>9}      events this kernel did not trace; inferred", "untraced", run.untraced_events)?;
+    }
     if run.shares.unknown_ns != DurationNs::ZERO {
         line(out, "unknown", run.shares.unknown_ns, "not seen; summed over threads")?;
     }
     Ok(())
+}
+
+fn throttled(out: &mut String, run: &CommandRun) -> Result {
+    let wall = percent(run.throttled_wall_ns, run.wall_ns);
+    line(out, "throttled", run.throttled_wall_ns, &format!("{wall} of the wall time: a limit held some thread"))?;
+    if run.throttled_wall_ns == DurationNs::ZERO {
+        return Ok(());
+    }
+    let full = percent(run.fully_throttled_ns, run.throttled_wall_ns);
+    line(out, "  fully", run.fully_throttled_ns, &format!("{full} of that: no thread ran meanwhile"))?;
+    for level in &run.levels {
+        let own = level.observed.throttled_ns;
+        line(out, &format!("  by {}", level_name(Some(level.level))), own, "its quota was out; summed over CPUs")?;
+    }
+    let idle = run.node_idle_share.map_or_else(String::new, |share| format!("; CPUs {:.0} % idle", share * 100.0));
+    match run.denied_idle_ns {
+        Some(denied) => line(out, "idle CPU denied", denied, &format!("idle while threads were held{idle}")),
+        None => writeln!(out, "{:<18}{:>9}      not measured", "idle CPU denied", "-"),
+    }
 }
 
 fn line(out: &mut String, name: &str, length: DurationNs, meaning: &str) -> Result {
@@ -147,20 +149,24 @@ fn threads(out: &mut String, threads: &[ThreadRow], shown: usize) -> Result {
 fn need(out: &mut String, run: &CommandRun) -> Result {
     let Some(need) = &run.need else { return writeln!(out, "Limit needed: none, it did not run") };
     let (low, high) = need.range();
+    let floor = |millicores: u64| millicores.max(u64::from(MIN_MILLICPU));
+    let (from, to) = (floor(low.limit_millicores), floor(high.limit_millicores));
     let window = us(run.period_us);
-    let as_if = if run.throttled_wall_ns == DurationNs::ZERO { "it used" } else { "throttled time taken out, it would use" };
-    if low.limit_millicores == high.limit_millicores {
-        writeln!(out, "Limit needed not to be throttled: {}m", low.limit_millicores)?;
-        writeln!(out, "  {as_if} up to {} ms of CPU in a window of {window}", ms(low.quota))?;
+    let as_if =
+        if run.throttled_wall_ns == DurationNs::ZERO { "it used" } else { "throttled time taken out, it would use" };
+    if from == to {
+        writeln!(out, "Limit needed not to be throttled: {to}m")?;
+        writeln!(out, "  {as_if} up to {} ms of CPU in any {window}", ms(high.quota))?;
     } else {
         let Need { apart, together } = need;
+        writeln!(out, "Limit needed not to be throttled: from {from}m to {to}m, by who waited for whom")?;
+        writeln!(out, "  {as_if} up to, in any {window}:")?;
         writeln!(
             out,
-            "Limit needed not to be throttled: from {}m to {}m, by who waited for whom",
-            low.limit_millicores, high.limit_millicores
+            "  {} ms of CPU had no thread waited for another, {} ms had all",
+            ms(apart.quota),
+            ms(together.quota)
         )?;
-        writeln!(out, "  {as_if} up to, in a window of {window}:")?;
-        writeln!(out, "  {} ms of CPU had no thread waited for another, {} ms had all", ms(apart.quota), ms(together.quota))?;
     }
     if let Some(caveat) = high.caveat {
         writeln!(
@@ -182,7 +188,7 @@ fn verdict(out: &mut String, run: &CommandRun) -> Result {
             writeln!(out, "Kernel's counters: agree (no period, nothing throttled)")?;
         }
         Agreement::Agrees => {
-            writeln!(out, "Kernel's counters: agree (periods, throttled periods, throttled time at each level)")?;
+            writeln!(out, "Kernel's counters: agree (periods and throttled time at each level)")?;
         }
         Agreement::Differs { because } => {
             writeln!(out, "Kernel's counters: differ")?;

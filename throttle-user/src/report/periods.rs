@@ -68,13 +68,13 @@ fn line(out: &mut String, started: MonoNs, period: &CommandPeriod) -> Result {
     let denied = period.denied_idle_ns.map_or_else(|| "?".to_owned(), ms);
     write!(
         out,
-        "{at:>9} {} {:>5} {first:>5} {:>6} {:>6} {:>6} {denied:>9}  {}",
+        "{at:>9} {} {:>5} {first:>5} {:>6} {:>6} {:>6} {denied:>9}{}",
         bar(period.used_ns, period.quota_ns),
         ms(period.used_ns),
         ms(*out_wall_ns),
         ms(period.held_wall_ns),
         ms(period.fully_held_ns),
-        names.join("+")
+        if names.is_empty() { String::new() } else { format!("  {}", names.join("+")) }
     )?;
     if period.periods > 1 {
         write!(out, " ({} periods, late timer)", period.periods)?;

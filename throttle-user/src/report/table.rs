@@ -1,6 +1,8 @@
-//! The sweep's table: the same cells for the terminal and for Markdown.
+//! The sweep's table: the same cells for the terminal, in two parts that fit 80 columns, and for Markdown in one.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
 
 use crate::{
     run::{
@@ -10,48 +12,124 @@ use crate::{
     time::DurationNs,
 };
 
-/// Column heads, in the order of [`cells`].
-const HEADS: [&str; 17] = [
-    "limit",
-    "n",
-    "p50 ms",
-    "p99 ms",
-    "max ms",
-    "p99 / work",
-    "pod CPU, cores",
-    "CPU / limit",
-    "throttled ms per request",
-    "of it own level",
-    "of it ancestor only",
-    "kernel's container-only ms",
-    "throttled / counted periods",
-    "run-queue wait ms",
-    "node idle while throttled",
-    "model p50 ms (inside)",
-    "kernel agrees",
+/// A column: its head in Markdown, its short head on a terminal, its cell.
+struct Column {
+    head: &'static str,
+    short: &'static str,
+    cell: fn(&LimitSummary) -> String,
+}
+
+const LIMIT: Column = Column { head: "limit", short: "limit", cell: |row| row.limit.to_string() };
+
+/// What a request saw and the pod used.
+const LATENCY: [Column; 9] = [
+    Column {
+        head: "n",
+        short: "n",
+        cell: |row| if row.failed == 0 { row.n.to_string() } else { format!("{} ({} failed)", row.n, row.failed) },
+    },
+    Column { head: "p50 ms", short: "p50\nms", cell: |row| ms(row.p50_ns) },
+    Column {
+        head: "p99 ms",
+        short: "p99\nms",
+        cell: |row| {
+            let few = if row.n < 100 { "*" } else { "" };
+            row.p99_ns.map_or_else(dash, |p99| format!("{:.1}{few}", p99.as_millis_f64()))
+        },
+    },
+    Column { head: "max ms", short: "max\nms", cell: |row| ms(row.max_ns) },
+    Column {
+        head: "p99 / work",
+        short: "p99 /\nwork",
+        cell: |row| row.p99_over_work.map_or_else(dash, |ratio| format!("{ratio:.2}")),
+    },
+    Column {
+        head: "model p50 ms (inside)",
+        short: "model p50\n(inside)",
+        cell: |row| {
+            row.model
+                .as_ref()
+                .map_or_else(dash, |model| format!("{:.1} ({}/{})", model.p50_ns.as_millis_f64(), model.inside, row.n))
+        },
+    },
+    Column {
+        head: "pod CPU, cores",
+        short: "CPU\ncores",
+        cell: |row| row.pod_cpus.map_or_else(dash, |cpus| format!("{cpus:.3}")),
+    },
+    Column {
+        head: "CPU / limit",
+        short: "CPU /\nlimit",
+        cell: |row| row.pod_cpus_over_limit.map_or_else(dash, |ratio| format!("{ratio:.2}")),
+    },
+    Column { head: "run-queue wait ms", short: "run-q\nms", cell: |row| ms(row.runqueue_ns) },
 ];
 
-/// The table for a terminal of any width.
+/// Where it went, and whether the kernel's counters agree.
+const THROTTLING: [Column; 7] = [
+    Column { head: "throttled ms per request", short: "throttled\nms/req", cell: |row| ms(row.throttled_wall_ns) },
+    Column { head: "of it own level", short: "own\nlevel", cell: |row| ms(row.throttled_own_ns) },
+    Column { head: "of it ancestor only", short: "ancestor\nonly", cell: |row| ms(row.throttled_ancestor_ns) },
+    Column {
+        head: "kernel's container-only ms",
+        short: "kernel's\ncontainer",
+        cell: |row| row.kernel_container_only_ns.map_or_else(|| "not read".to_owned(), |length| ms(Some(length))),
+    },
+    Column {
+        head: "throttled / counted periods",
+        short: "throttled /\nperiods",
+        cell: |row| {
+            row.throttled_periods.zip(row.counted_periods).map_or_else(dash, |(throttled, counted)| {
+                let percent = (throttled * 100).checked_div(counted);
+                let percent = percent.map_or_else(String::new, |percent| format!(" {percent}%"));
+                format!("{throttled}/{counted}{percent}")
+            })
+        },
+    },
+    Column {
+        head: "node idle while throttled",
+        short: "node\nidle",
+        cell: |row| row.node_idle_share.map_or_else(dash, |share| format!("{:.0}%", share * 100.0)),
+    },
+    Column {
+        head: "kernel agrees",
+        short: "kernel",
+        cell: |row| match &row.agreement {
+            Agreement::Agrees => "agrees".to_owned(),
+            Agreement::Differs { .. } => "differs".to_owned(),
+            Agreement::NotCompared { .. } => "not compared".to_owned(),
+        },
+    },
+];
+
+/// The table for a terminal.
 #[must_use]
 pub fn text(summary: &RunSummary) -> String {
-    let mut table = build(summary);
-    table.load_preset(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
-    format!("{table}\n{}", notes(summary))
+    let part = |columns: &[Column]| {
+        let mut table = build(summary, columns, |column| column.short);
+        table.load_preset(presets::UTF8_HORIZONTAL_ONLY).remove_style(TableComponent::HorizontalLines);
+        table.column_iter_mut().for_each(|column| {
+            column.set_padding((0, 1));
+        });
+        table.to_string()
+    };
+    format!("{}\n{}\n{}", part(&LATENCY), part(&THROTTLING), notes(summary))
 }
 
 /// The table in Markdown.
 #[must_use]
 pub fn markdown(summary: &RunSummary) -> String {
-    let mut table = build(summary);
-    table.load_preset(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    format!("{table}\n\n{}", notes(summary))
+    let columns: Vec<Column> = LATENCY.into_iter().chain(THROTTLING).collect();
+    let mut table = build(summary, &columns, |column| column.head);
+    format!("{}\n\n{}", table.load_preset(presets::ASCII_MARKDOWN), notes(summary))
 }
 
-fn build(summary: &RunSummary) -> Table {
+fn build(summary: &RunSummary, columns: &[Column], head: fn(&Column) -> &'static str) -> Table {
     let mut table = Table::new();
-    table.set_header(HEADS);
+    let all = || std::iter::once(&LIMIT).chain(columns);
+    table.set_content_arrangement(ContentArrangement::Disabled).set_header(all().map(head));
     for limit in &summary.limits {
-        table.add_row(cells(limit));
+        table.add_row(all().map(|column| (column.cell)(limit)));
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -59,70 +137,97 @@ fn build(summary: &RunSummary) -> Table {
     table
 }
 
-/// One row. "-" = does not apply (no limit, nothing answered); "not measured" = it does and is not known.
-fn cells(limit: &LimitSummary) -> [String; HEADS.len()] {
-    let few = if limit.n < 100 { "*" } else { "" };
-    [
-        limit.limit.to_string(),
-        if limit.failed == 0 { limit.n.to_string() } else { format!("{} ({} failed)", limit.n, limit.failed) },
-        ms(limit.p50_ns),
-        limit.p99_ns.map_or_else(dash, |p99| format!("{:.1}{few}", p99.as_millis_f64())),
-        ms(limit.max_ns),
-        limit.p99_over_work.map_or_else(dash, |ratio| format!("{ratio:.2}")),
-        limit.pod_cpus.map_or_else(dash, |cpus| format!("{cpus:.3}")),
-        limit.pod_cpus_over_limit.map_or_else(dash, |ratio| format!("{ratio:.2}")),
-        ms(limit.throttled_wall_ns),
-        ms(limit.throttled_own_ns),
-        ms(limit.throttled_ancestor_ns),
-        ms(limit.kernel_container_only_ns),
-        limit
-            .throttled_periods
-            .zip(limit.counted_periods)
-            .map_or_else(dash, |(throttled, counted)| format!("{throttled} / {counted}{}", percent(throttled, counted))),
-        ms(limit.runqueue_ns),
-        limit.node_idle_share.map_or_else(dash, |share| format!("{:.0} %", share * 100.0)),
-        limit
-            .model
-            .as_ref()
-            .map_or_else(dash, |model| format!("{:.1} ({}/{})", model.p50_ns.as_millis_f64(), model.inside, limit.n)),
-        match &limit.agreement {
-            Agreement::Agrees => "agrees".to_owned(),
-            Agreement::Differs { because } => format!("differs ({})", because.len()),
-            Agreement::NotCompared { .. } => "not compared".to_owned(),
-        },
-    ]
-}
-
-/// What the table cannot say in a cell: marks explained, disagreements in words.
+/// What the table cannot say in a cell: marks explained, disagreements in words. A line each.
 fn notes(summary: &RunSummary) -> String {
     let mut notes = String::new();
     if summary.limits.iter().any(|limit| limit.n < 100 && limit.n > 0) {
         notes.push_str("* under 100 requests the 99th percentile (nearest rank) is the maximum.\n");
     }
+    let untraced: u64 = summary.limits.iter().map(|limit| limit.untraced_events).sum();
+    if untraced > 0 {
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            notes,
+            "The kernel skipped {untraced} tracepoints; reconstructed from its scheduler's and timers' own notes."
+        );
+    }
     for limit in &summary.limits {
-        match &limit.agreement {
-            Agreement::Agrees => {}
+        let _ = match &limit.agreement {
+            Agreement::Agrees => Ok(()),
             Agreement::Differs { because } => {
-                for because in because {
-                    notes.push_str(&format!("{}: {because}\n", limit.limit));
-                }
+                because.iter().try_for_each(|because| writeln!(notes, "{}: {because}", limit.limit))
             }
             Agreement::NotCompared { because } => {
-                notes.push_str(&format!("{}: not compared with the kernel's counters: {because}\n", limit.limit));
+                writeln!(notes, "{}: not compared with the kernel's counters: {because}", limit.limit)
             }
-        }
+        };
     }
     notes
 }
 
+/// "-" = does not apply: no limit, or nothing answered.
 fn ms(length: Option<DurationNs>) -> String {
     length.map_or_else(dash, |length| format!("{:.1}", length.as_millis_f64()))
 }
 
-fn percent(part: u64, whole: u64) -> String {
-    (part * 100).checked_div(whole).map_or_else(String::new, |percent| format!(" ({percent} %)"))
-}
-
 fn dash() -> String {
     "-".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cgroup::CpuLimit,
+        run::{SCHEMA, record::Ending},
+    };
+
+    fn row(limit: CpuLimit) -> LimitSummary {
+        LimitSummary {
+            limit,
+            n: 40,
+            failed: 0,
+            p50_ns: Some(DurationNs::from_micros(499_700)),
+            p99_ns: Some(DurationNs::from_micros(1_590_700)),
+            max_ns: Some(DurationNs::from_micros(1_590_700)),
+            mean_ns: None,
+            cpu_time_ns: None,
+            p99_over_work: Some(26.51),
+            pod_cpus: Some(0.084),
+            pod_cpus_over_limit: Some(0.84),
+            throttled_wall_ns: Some(DurationNs::from_micros(1_454_400)),
+            throttled_own_ns: Some(DurationNs::from_micros(1_375_200)),
+            throttled_ancestor_ns: Some(DurationNs::from_micros(79_200)),
+            kernel_container_only_ns: None,
+            runqueue_ns: Some(DurationNs::ZERO),
+            unknown_share_p99: Some(0.0),
+            throttled_periods: Some(1_004),
+            counted_periods: Some(1_243),
+            node_idle_share: Some(0.97),
+            model: None,
+            lost_events: 0,
+            untraced_events: 2,
+            agreement: Agreement::Differs { because: vec!["pod periods: observed 3, kernel 4".to_owned()] },
+            ending: Ending::Complete,
+        }
+    }
+
+    fn summary(limits: Vec<LimitSummary>) -> RunSummary {
+        RunSummary { schema: SCHEMA, quantile_definition: String::new(), limits }
+    }
+
+    #[test]
+    fn both_parts_fit_eighty_columns() {
+        let text = text(&summary(vec![row(CpuLimit::Millicpu(100)), row(CpuLimit::Unlimited)]));
+        for line in text.lines().filter(|line| !line.contains(": ") && !line.starts_with("The kernel")) {
+            assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());
+        }
+    }
+
+    #[test]
+    fn what_does_not_apply_and_what_was_not_read_are_not_zero() {
+        let text = text(&summary(vec![row(CpuLimit::Unlimited)]));
+        assert!(text.contains("not read") && text.contains("0.0") && text.contains(" - "), "{text}");
+        assert!(text.contains("unlimited: pod periods: observed 3, kernel 4"), "{text}");
+    }
 }

@@ -65,7 +65,13 @@ impl Check {
 
     /// Throttled time: 0.1 % of the kernel's figure or 50 us for each of our edges, whichever is more.
     #[must_use]
-    pub fn throttled(quantity: Quantity, level: LevelName, observed: DurationNs, kernel: DurationNs, edges: u64) -> Self {
+    pub fn throttled(
+        quantity: Quantity,
+        level: LevelName,
+        observed: DurationNs,
+        kernel: DurationNs,
+        edges: u64,
+    ) -> Self {
         let tolerance = (kernel.0 / 1_000).max(50_000 * edges);
         Self { quantity, level: Some(level), observed: observed.0, kernel: kernel.0, tolerance }
     }
@@ -102,7 +108,10 @@ impl std::fmt::Display for Check {
             let ms = |ns: u64| DurationNs(ns).as_millis_f64();
             let (observed, kernel) = (ms(self.observed), ms(self.kernel));
             let (off, within) = (ms(self.difference()), ms(self.tolerance));
-            write!(f, "{words}: observed {observed:.3} ms, kernel {kernel:.3} ms, {off:.3} ms apart (within {within:.3})")
+            write!(
+                f,
+                "{words}: observed {observed:.3} ms, kernel {kernel:.3} ms, {off:.3} ms apart (within {within:.3})"
+            )
         } else {
             write!(f, "{words}: observed {}, kernel {}", self.observed, self.kernel)
         }

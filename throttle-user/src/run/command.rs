@@ -136,6 +136,8 @@ pub struct CommandRun {
     pub levels: Vec<LevelLine>,
     /// Records lost.
     pub lost_events: u64,
+    /// Tracepoints that this kernel did not fire although it must have come to them, as far as they were noticed.
+    pub untraced_events: u64,
     /// Each comparison with the kernel.
     pub checks: Vec<Check>,
     /// What they come to.
@@ -241,6 +243,7 @@ pub fn explain(raw: RawCommand, timeline: &Timeline, setting: &Setting) -> Comma
         periods: periods(&raw, timeline, setting, leaf, window),
         levels,
         lost_events,
+        untraced_events: timeline.untraced,
         agreement: agreement(&raw.limit, lost_events, &checks),
         checks,
         ending: end.map_or_else(
@@ -296,7 +299,11 @@ fn periods(
         .map(|period| {
             let throttles = throttles_in(timeline, setting.path(&leaf), Span::new(period.start_ns, period.end_ns));
             let out_wall_ns = Spans::union(throttles.iter().map(|(_, span)| *span)).total();
-            CommandPeriod { out: levels_out(raw, setting.path(&leaf), &throttles, period.start_ns), out_wall_ns, period }
+            CommandPeriod {
+                out: levels_out(raw, setting.path(&leaf), &throttles, period.start_ns),
+                out_wall_ns,
+                period,
+            }
         })
         .collect()
 }

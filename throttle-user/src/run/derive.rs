@@ -1,5 +1,7 @@
 //! From the raw files of one limit to its lines. Pure: the same raw files give the same lines, byte for byte.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -8,7 +10,7 @@ use super::{
 };
 use crate::{
     attribution::{Attribution, RequestShare},
-    cgroup::{Bandwidth, CpuLimit, LevelName},
+    cgroup::{Bandwidth, Counters, CpuLimit, LevelName},
     event::{CgroupId, Event},
     request::{Outcome, RequestSpan},
     time::{DurationNs, MonoNs},
@@ -119,12 +121,38 @@ pub struct LevelLine {
     pub level: LevelName,
     /// kernfs id.
     pub cgroup_id: CgroupId,
-    /// The kernel's counters before.
-    pub before: crate::cgroup::Counters,
+    /// The kernel's counters before, by its own names and in its own units.
+    pub before: KernelNames,
     /// And after; absent when the group was gone or the run was killed.
-    pub after: Option<crate::cgroup::Counters>,
+    pub after: Option<KernelNames>,
+    /// How much they grew, in ns; absent as `after`.
+    pub kernel: Option<KernelGrowth>,
     /// What we saw between.
     pub observed: Observed,
+}
+
+/// A reading of `cpu.stat`, with `cpu.stat.local` under its own name where the kernel has it (6.6+).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelNames {
+    /// `cpu.stat`
+    #[serde(flatten)]
+    pub stat: BTreeMap<String, u64>,
+    /// `cpu.stat.local`
+    #[serde(rename = "cpu.stat.local", skip_serializing_if = "Option::is_none")]
+    pub local: Option<BTreeMap<String, u64>>,
+}
+
+/// Growth of the counters that are compared. Absent = this kernel does not count it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelGrowth {
+    /// `nr_periods`
+    pub nr_periods: Option<u64>,
+    /// `nr_throttled`
+    pub nr_throttled: Option<u64>,
+    /// `throttled_time`/`throttled_usec`
+    pub throttled_ns: Option<DurationNs>,
+    /// The same of `cpu.stat.local`.
+    pub throttled_any_level_ns: Option<DurationNs>,
 }
 
 /// One limit.
@@ -155,6 +183,8 @@ pub struct LimitLine {
     pub denied_idle_ns: Option<DurationNs>,
     /// Records lost.
     pub lost_events: u64,
+    /// Tracepoints that must have fired and did not, reconstructed from what the scheduler and the timers noted.
+    pub untraced_events: u64,
     /// Each comparison with the kernel.
     pub checks: Vec<Check>,
     /// What they come to.
@@ -201,7 +231,8 @@ pub fn derive(head: &Head, raw: &RawLimit, events: Vec<Event>) -> Derived {
     let timeline = Timeline::build(events, &setting);
     let leaf = raw.begin.levels.first().map_or(CgroupId(0), |level| level.cgroup_id);
     let attribution = Attribution::new(&timeline, &setting, &leaf);
-    let mut lines: Vec<RunLine> = raw.spans.iter().map(|span| request_line(raw.begin.limit, span, &attribution)).collect();
+    let mut lines: Vec<RunLine> =
+        raw.spans.iter().map(|span| request_line(raw.begin.limit, span, &attribution)).collect();
     let window = bracket(raw, &timeline);
     let limit = limit_line(head, raw, &timeline, &setting, leaf, window, &lines);
     lines.push(RunLine::Limit(Box::new(limit)));
@@ -270,7 +301,10 @@ fn limit_line(
     let checks = checks(&levels, &requests);
     let served = served(&requests, head.plan.gap_ns);
     let activity = Activity::of(timeline, setting, leaf);
-    let lost_events = raw.end.as_ref().map_or(0, |end| end.losses.total())
+    let lost_events = raw
+        .end
+        .as_ref()
+        .map_or(0, |end| end.losses.total())
         .max(timeline.gaps.iter().map(|gap| u64::from(gap.lost)).sum());
     let ending = raw.end.as_ref().map_or_else(
         || Ending::Broken { cause: "the run was killed during this limit".to_owned() },
@@ -290,6 +324,7 @@ fn limit_line(
         node_idle_ns: idle_while_held(timeline, &activity, window),
         denied_idle_ns: activity.denied_idle(timeline, window),
         lost_events,
+        untraced_events: timeline.untraced,
         checks,
         ending,
     }
@@ -314,18 +349,23 @@ pub(super) fn idle_while_held(timeline: &Timeline, activity: &Activity, window: 
         activity
             .held()
             .within(window)
-            .flat_map(|held| depth(timeline.idle.values().flat_map(move |idle| idle.within(held))).windows(2).map(|step| {
-                DurationNs(step[1].0.since(step[0].0).0 * u64::from(step[0].1))
-            }).collect::<Vec<_>>())
+            .flat_map(|held| {
+                depth(timeline.idle.values().flat_map(move |idle| idle.within(held)))
+                    .windows(2)
+                    .map(|step| DurationNs(step[1].0.since(step[0].0).0 * u64::from(step[0].1)))
+                    .collect::<Vec<_>>()
+            })
             .sum(),
     )
 }
 
 pub(super) fn level_line(before: &LevelReading, raw: &RawLimit, timeline: &Timeline, window: Span) -> LevelLine {
     let id = before.cgroup_id;
-    let after = raw.end.as_ref().and_then(|end| end.levels.as_ref()).and_then(|levels| {
-        levels.iter().find(|level| level.cgroup_id == id).map(|level| level.counters.clone())
-    });
+    let after = raw
+        .end
+        .as_ref()
+        .and_then(|end| end.levels.as_ref())
+        .and_then(|levels| levels.iter().find(|level| level.cgroup_id == id).map(|level| level.counters.clone()));
     let boundaries: Vec<Boundary> =
         timeline.boundaries_of(id).iter().filter(|boundary| window.contains(boundary.exit)).cloned().collect();
     // The kernel adds a throttle when it ends, whole.
@@ -343,8 +383,14 @@ pub(super) fn level_line(before: &LevelReading, raw: &RawLimit, timeline: &Timel
     LevelLine {
         level: before.level,
         cgroup_id: id,
-        before: before.counters.clone(),
-        after,
+        before: names(&before.counters),
+        kernel: after.as_ref().and_then(|after| before.counters.delta(after).ok()).map(|grown| KernelGrowth {
+            nr_periods: grown.nr_periods(),
+            nr_throttled: grown.nr_throttled(),
+            throttled_ns: grown.throttled(),
+            throttled_any_level_ns: grown.throttled_local(),
+        }),
+        after: after.as_ref().map(names),
         observed: Observed {
             nr_periods: rolls(&boundaries),
             nr_throttled: throttled_rolls(&boundaries),
@@ -359,22 +405,26 @@ pub(super) fn level_line(before: &LevelReading, raw: &RawLimit, timeline: &Timel
     }
 }
 
+fn names(counters: &Counters) -> KernelNames {
+    KernelNames { stat: counters.figures.stat.clone(), local: counters.figures.local.clone() }
+}
+
 pub(super) fn checks(levels: &[LevelLine], requests: &[&RequestLine]) -> Vec<Check> {
     let mut checks = Vec::new();
     for level in levels {
-        let Some(grown) = level.after.as_ref().and_then(|after| level.before.delta(after).ok()) else { continue };
+        let Some(grown) = &level.kernel else { continue };
         let observed = &level.observed;
-        if let Some(kernel) = grown.nr_periods() {
+        if let Some(kernel) = grown.nr_periods {
             checks.push(Check::exact(Quantity::Periods, level.level, observed.nr_periods, kernel));
         }
-        if let Some(kernel) = grown.nr_throttled() {
+        if let Some(kernel) = grown.nr_throttled {
             checks.push(Check::exact(Quantity::ThrottledPeriods, level.level, observed.nr_throttled, kernel));
         }
-        if let Some(kernel) = grown.throttled() {
+        if let Some(kernel) = grown.throttled_ns {
             let quantity = Quantity::ThrottledTime;
             checks.push(Check::throttled(quantity, level.level, observed.throttled_ns, kernel, observed.edges));
         }
-        if let Some(kernel) = grown.throttled_local() {
+        if let Some(kernel) = grown.throttled_any_level_ns {
             let edges = levels.iter().map(|level| level.observed.edges).max().unwrap_or(0);
             let any = observed.throttled_any_level_ns;
             checks.push(Check::throttled(Quantity::ThrottledByAnyLevel, level.level, any, kernel, edges));
@@ -392,7 +442,9 @@ pub(super) fn checks(levels: &[LevelLine], requests: &[&RequestLine]) -> Vec<Che
 pub(super) fn agreement(raw: &RawLimit, lost_events: u64, checks: &[Check]) -> Agreement {
     let not_compared = |because: &str| Agreement::NotCompared { because: because.to_owned() };
     let Some(end) = &raw.end else { return not_compared("the run was killed before the counters were read again") };
-    let Some(after) = &end.levels else { return not_compared("the cgroups were gone before the counters were read again") };
+    let Some(after) = &end.levels else {
+        return not_compared("the cgroups were gone before the counters were read again");
+    };
     for before in &raw.begin.levels {
         let Some(after) = after.iter().find(|after| after.cgroup_id == before.cgroup_id) else {
             return not_compared("a cgroup was replaced while the limit ran");
@@ -402,10 +454,11 @@ pub(super) fn agreement(raw: &RawLimit, lost_events: u64, checks: &[Check]) -> A
         }
     }
     if !raw.begin.quiet || !end.quiet {
-        return not_compared("the period timer did not come to rest around the readings, so they do not bracket the run");
+        return not_compared(
+            "the period timer did not come to rest around the readings, so they do not bracket the run",
+        );
     }
-    let mut because: Vec<String> =
-        checks.iter().filter(|check| !check.agrees()).map(ToString::to_string).collect();
+    let mut because: Vec<String> = checks.iter().filter(|check| !check.agrees()).map(ToString::to_string).collect();
     if lost_events > 0 {
         because.push(format!("{lost_events} records lost"));
     }

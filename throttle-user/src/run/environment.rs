@@ -111,7 +111,11 @@ impl Environment {
             requirement(
                 "exact ends of throttles on all CPUs (direct era, or csd tracepoints of 6.5+)",
                 self.csd_tracepoints || self.era == Era::Direct,
-                format!("{} era, csd tracepoints {}", self.era, if self.csd_tracepoints { "present" } else { "absent" }),
+                format!(
+                    "{} era, csd tracepoints {}",
+                    self.era,
+                    if self.csd_tracepoints { "present" } else { "absent" }
+                ),
             ),
         ]
     }

@@ -95,8 +95,11 @@ impl RunDir {
     pub fn open(path: &Path) -> Result<(Self, Head), StoreError> {
         let dir = Self { path: path.to_owned() };
         let file = dir.file(HEAD);
-        let text = fs::read_to_string(&file)
-            .map_err(|source| StoreError::File { what: "read", path: file.clone(), source })?;
+        let text = fs::read_to_string(&file).map_err(|source| StoreError::File {
+            what: "read",
+            path: file.clone(),
+            source,
+        })?;
         let bad = |source| StoreError::Line { path: file.clone(), line: 1, source };
         let value: serde_json::Value = serde_json::from_str(&text).map_err(bad)?;
         match value.get("schema").and_then(serde_json::Value::as_u64) {
@@ -141,7 +144,8 @@ impl RunDir {
     /// [`StoreError::File`].
     pub fn events(&self, limit: CpuLimit) -> Result<EventWriter, StoreError> {
         let path = self.file(&event_file(limit));
-        let file = File::create(&path).map_err(|source| StoreError::File { what: "create", path: path.clone(), source })?;
+        let file =
+            File::create(&path).map_err(|source| StoreError::File { what: "create", path: path.clone(), source })?;
         Ok(EventWriter { path, out: Some(GzEncoder::new(BufWriter::new(file), Compression::default())) })
     }
 
@@ -203,11 +207,11 @@ pub struct Lines {
 
 impl Lines {
     fn append(path: PathBuf) -> Result<Self, StoreError> {
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .map_err(|source| StoreError::File { what: "write", path: path.clone(), source })?;
+        let file = OpenOptions::new().create(true).append(true).open(&path).map_err(|source| StoreError::File {
+            what: "write",
+            path: path.clone(),
+            source,
+        })?;
         Ok(Self { path, out: BufWriter::new(file) })
     }
 
@@ -249,10 +253,11 @@ impl EventWriter {
     /// [`StoreError::File`].
     pub fn flush(&mut self) -> Result<(), StoreError> {
         let path = &self.path;
-        self.out
-            .as_mut()
-            .map_or(Ok(()), Write::flush)
-            .map_err(|source| StoreError::File { what: "write", path: path.clone(), source })
+        self.out.as_mut().map_or(Ok(()), Write::flush).map_err(|source| StoreError::File {
+            what: "write",
+            path: path.clone(),
+            source,
+        })
     }
 
     /// Ends the stream.
@@ -262,9 +267,11 @@ impl EventWriter {
     pub fn finish(&mut self) -> Result<(), StoreError> {
         let Some(out) = self.out.take() else { return Ok(()) };
         let path = &self.path;
-        out.finish()
-            .and_then(|mut inner| inner.flush())
-            .map_err(|source| StoreError::File { what: "write", path: path.clone(), source })
+        out.finish().and_then(|mut inner| inner.flush()).map_err(|source| StoreError::File {
+            what: "write",
+            path: path.clone(),
+            source,
+        })
     }
 }
 

@@ -76,6 +76,8 @@ pub struct LimitSummary {
     pub model: Option<ModelSummary>,
     /// Records lost.
     pub lost_events: u64,
+    /// Tracepoints the kernel did not fire, reconstructed.
+    pub untraced_events: u64,
     /// Whether the kernel's counters agree.
     pub agreement: Agreement,
     /// How it ended.
@@ -98,8 +100,8 @@ pub struct ModelSummary {
 pub fn summarise(head: &Head, derived: &[Derived]) -> RunSummary {
     RunSummary {
         schema: SCHEMA,
-        quantile_definition: "nearest rank: of n sorted values the one at rank ceil(p n); under 100 values p99 is the maximum"
-            .to_owned(),
+        quantile_definition:
+            "nearest rank: of n sorted values the one at rank ceil(p n); under 100 values p99 is the maximum".to_owned(),
         limits: derived.iter().filter_map(|derived| limit(head, derived)).collect(),
     }
 }
@@ -122,7 +124,6 @@ pub fn limit(head: &Head, derived: &Derived) -> Option<LimitSummary> {
     };
     let pod_cpus = (line.elapsed_ns != DurationNs::ZERO).then(|| ratio(line.pod_cpu_ns.0, line.elapsed_ns.0));
     let container = line.levels.iter().find(|level| level.level == LevelName::Container);
-    let grown = container.and_then(|level| level.before.delta(level.after.as_ref()?).ok());
     let limited = line.quota_us.is_some();
     Some(LimitSummary {
         limit: line.limit,
@@ -139,8 +140,8 @@ pub fn limit(head: &Head, derived: &Derived) -> Option<LimitSummary> {
         throttled_wall_ns: mean(|request| request.share.shares.throttled()),
         throttled_own_ns: mean(|request| request.share.shares.throttled_own_ns),
         throttled_ancestor_ns: mean(|request| request.share.shares.throttled_ancestor_ns),
-        kernel_container_only_ns: grown
-            .and_then(|grown| grown.throttled())
+        kernel_container_only_ns: container
+            .and_then(|level| level.kernel.as_ref()?.throttled_ns)
             .and_then(|total| total.0.checked_div(n).map(DurationNs)),
         runqueue_ns: mean(|request| request.share.shares.runqueue_ns),
         unknown_share_p99: unknown_share_p99(&requests),
@@ -149,6 +150,7 @@ pub fn limit(head: &Head, derived: &Derived) -> Option<LimitSummary> {
         node_idle_share: node_idle_share(head, line),
         model: model(head, line, &requests),
         lost_events: line.lost_events,
+        untraced_events: line.untraced_events,
         agreement: line.agreement.clone(),
         ending: line.ending.clone(),
     })
@@ -192,7 +194,8 @@ fn model(head: &Head, line: &LimitLine, requests: &[&RequestLine]) -> Option<Mod
     let bandwidth = match line.quota_us {
         None => None,
         Some(quota_us) => {
-            let level = Bandwidth::new(DurationNs::from_micros(quota_us), DurationNs::from_micros(line.period_us)).ok()?;
+            let level =
+                Bandwidth::new(DurationNs::from_micros(quota_us), DurationNs::from_micros(line.period_us)).ok()?;
             Some(level.with_burst(DurationNs::from_micros(line.burst_us)).ok()?)
         }
     };
@@ -201,7 +204,8 @@ fn model(head: &Head, line: &LimitLine, requests: &[&RequestLine]) -> Option<Mod
         .map(|request| Measured {
             cpu: request.share.cpu_time_ns,
             wall: request.share.wall_ns,
-            waited: request.share.shares.runqueue_ns + request.share.shares.blocked_ns,
+            // Whatever was neither used nor held: run-queue wait, sleep, interrupts, steal.
+            waited: request.share.wall_ns.saturating_sub(request.share.cpu_time_ns + request.share.shares.throttled()),
             levels: (0..line.levels.len())
                 .filter_map(|level| {
                     let to_refill = request.share.to_refill_ns.get(level).copied().flatten();

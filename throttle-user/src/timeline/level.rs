@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CountsFrom, Setting, interval::Span};
 use crate::{
-    event::{CgroupId, Event, Left, OnCpu, QueueState, Release, What},
+    event::{CgroupId, Event, Left, OnCpu, QueueState, Release, TimerRun, What},
     time::{DurationNs, MonoNs},
 };
 
@@ -23,6 +23,11 @@ pub enum EndedBy {
     Slack,
     /// Remote call sent by a timer's CPU.
     Csd,
+    /// The timer granted runtime but the remote call that ends it was not traced: ended at the grant, tens of microseconds
+    /// early.
+    Grant,
+    /// The period timer must have run but was not traced: ended at the boundary, tens of microseconds early.
+    Boundary,
     /// A later event showed it over: it ended at or before then (limit written, task moved, CPU taken offline).
     Later,
 }
@@ -102,14 +107,18 @@ impl HierarchyThrottle {
 pub(super) struct Changes {
     /// Marks set: (level, CPU).
     pub set: Vec<(CgroupId, u32)>,
-    /// Marks cleared: (level, CPU).
-    pub cleared: Vec<(CgroupId, u32)>,
+    /// Marks cleared: (level, CPU, when).
+    pub cleared: Vec<(CgroupId, u32, MonoNs)>,
 }
 
 /// The state machine over all levels and CPUs.
 pub(super) struct LevelTracker<'a> {
     setting: &'a Setting,
     open: BTreeMap<(CgroupId, u32), Throttle>,
+    /// Grants seen for open throttles whose end on another CPU is still to come.
+    granted: HashMap<(CgroupId, u32), MonoNs>,
+    /// Next run of each armed period timer.
+    expected: HashMap<CgroupId, MonoNs>,
     suffering: HashMap<(CgroupId, u32), MonoNs>,
     done: Vec<Throttle>,
     hierarchy: Vec<HierarchyThrottle>,
@@ -117,7 +126,15 @@ pub(super) struct LevelTracker<'a> {
 
 impl<'a> LevelTracker<'a> {
     pub(super) fn new(setting: &'a Setting) -> Self {
-        Self { setting, open: BTreeMap::new(), suffering: HashMap::new(), done: vec![], hierarchy: vec![] }
+        Self {
+            setting,
+            open: BTreeMap::new(),
+            granted: HashMap::new(),
+            expected: HashMap::new(),
+            suffering: HashMap::new(),
+            done: vec![],
+            hierarchy: vec![],
+        }
     }
 
     /// Whether a level is out of quota on a CPU.
@@ -159,16 +176,29 @@ impl<'a> LevelTracker<'a> {
                 self.suffer(task, *target_cpu, event.at, self.setting.counts_from != CountsFrom::Task);
             }
             What::Queue(queue) => self.queue(queue, event.at, &mut changes),
-            What::Period(run) | What::Slack(run) if run.throttled_cpus == 0 && !run.truncated => {
-                let over: Vec<_> =
-                    self.open.range((run.cgroup, 0)..=(run.cgroup, u32::MAX)).map(|(&key, _)| key).collect();
-                for (level, cpu) in over {
-                    self.clear(level, cpu, run.entry, EndedBy::Later, &mut changes);
+            What::Period(run) => {
+                self.nobody_listed(run, &mut changes);
+                if run.active {
+                    self.expected.insert(run.cgroup, run.next_expires);
+                } else {
+                    self.expected.remove(&run.cgroup);
                 }
             }
-            What::Period(_) | What::Slack(_) | What::Migrate { .. } | What::Exit { .. } => {}
+            What::Slack(run) => self.nobody_listed(run, &mut changes),
+            What::Migrate { .. } | What::Exit { .. } => {}
         }
         changes
+    }
+
+    /// A timer found no throttled CPU: whatever was still open is over.
+    fn nobody_listed(&mut self, run: &TimerRun, changes: &mut Changes) {
+        if run.throttled_cpus > 0 || run.truncated {
+            return;
+        }
+        let over: Vec<_> = self.open.range((run.cgroup, 0)..=(run.cgroup, u32::MAX)).map(|(&key, _)| key).collect();
+        for (level, cpu) in over {
+            self.clear(level, cpu, run.entry, EndedBy::Later, changes);
+        }
     }
 
     /// Takes over the marks that a task showed on its path.
@@ -207,6 +237,8 @@ impl<'a> LevelTracker<'a> {
         self.set(queue.cgroup, queue.cpu, queue.entry, changes);
         if !queue.throttled {
             self.clear(queue.cgroup, queue.cpu, at, queue.release.into(), changes);
+        } else if queue.runtime_remaining > 0 {
+            self.granted.insert((queue.cgroup, queue.cpu), at);
         }
     }
 
@@ -222,8 +254,14 @@ impl<'a> LevelTracker<'a> {
 
     fn clear(&mut self, cgroup: CgroupId, cpu: u32, at: MonoNs, by: EndedBy, changes: &mut Changes) {
         let Some(throttle) = self.open.remove(&(cgroup, cpu)) else { return };
-        self.done.push(Throttle { end: Some(at.max(throttle.marked)), ended_by: Some(by), ..throttle });
-        changes.cleared.push((cgroup, cpu));
+        let granted = self.granted.remove(&(cgroup, cpu));
+        let (at, by) = match by {
+            EndedBy::Later => self.sooner(&throttle, granted, at),
+            seen => (at, seen),
+        };
+        let at = at.max(throttle.marked);
+        self.done.push(Throttle { end: Some(at), ended_by: Some(by), ..throttle });
+        changes.cleared.push((cgroup, cpu, at));
         let released: Vec<_> = self
             .suffering
             .keys()
@@ -245,9 +283,20 @@ impl<'a> LevelTracker<'a> {
         }
     }
 
+    /// When a throttle ended that an event shows over although nothing showed its end: at a grant whose remote call was not
+    /// traced, or at a boundary whose timer run was not.
+    fn sooner(&self, throttle: &Throttle, granted: Option<MonoNs>, shown: MonoNs) -> (MonoNs, EndedBy) {
+        let boundary = self.expected.get(&throttle.cgroup).copied();
+        match (granted, boundary) {
+            (Some(granted), _) => (granted.min(shown), EndedBy::Grant),
+            (None, Some(due)) if throttle.marked <= due && due < shown => (due, EndedBy::Boundary),
+            _ => (shown, EndedBy::Later),
+        }
+    }
+
     /// All throttles, those still open included, in order of their start.
     pub(super) fn finish(self) -> (Vec<Throttle>, Vec<HierarchyThrottle>) {
-        let Self { setting: _, open, suffering, mut done, mut hierarchy } = self;
+        let Self { setting: _, open, granted: _, expected: _, suffering, mut done, mut hierarchy } = self;
         done.extend(open.into_values());
         done.sort_by_key(|throttle| (throttle.marked, throttle.cgroup, throttle.cpu));
         hierarchy.extend(suffering.into_iter().map(|((cgroup, cpu), start)| HierarchyThrottle {

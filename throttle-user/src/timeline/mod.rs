@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     event::{CgroupId, Event, What},
-    time::MonoNs,
+    time::{DurationNs, MonoNs},
 };
 use boundary::Boundary;
 use gap::Gap;
@@ -71,6 +71,9 @@ pub struct Timeline {
     pub idle: BTreeMap<u32, Spans>,
     /// Stretches with lost records.
     pub gaps: Vec<Gap>,
+    /// Tracepoints that must have fired and did not: switches, wakeups and period timers. Not losses of ours: see
+    /// ARCHITECTURE.md.
+    pub untraced: u64,
 }
 
 impl Timeline {
@@ -94,7 +97,7 @@ impl Timeline {
             let changes = levels.observe(event);
             threads.observe(event, &changes, &levels);
         }
-        let mut threads = threads.finish(span.end);
+        let (mut threads, mut untraced) = threads.finish(span.end);
         gap::blank(&mut threads, &gaps);
         let (mut throttles, mut hierarchy) = levels.finish();
         for throttle in &mut throttles {
@@ -103,10 +106,19 @@ impl Timeline {
         for throttle in &mut hierarchy {
             throttle.complete &= !gap::touches(&gaps, throttle.span(span.end));
         }
-        Self { span: Some(span), throttles, hierarchy, threads, boundaries, idle: idle::spans(&events, span), gaps }
+        let boundaries: BTreeMap<_, _> = boundaries
+            .into_iter()
+            .map(|(cgroup, seen)| {
+                let between = Drew::new(setting, cgroup, &throttles, &threads, span.end);
+                (cgroup, boundary::with_untraced(seen, &between, span.end))
+            })
+            .collect();
+        untraced += boundaries.values().flatten().filter(|boundary| boundary.inferred).count() as u64;
+        let idle = idle::spans(&events, span);
+        Self { span: Some(span), throttles, hierarchy, threads, boundaries, idle, gaps, untraced }
     }
 
-    /// Boundaries of a cgroup.
+    /// Boundaries of a cgroup, in order.
     #[must_use]
     pub fn boundaries_of(&self, cgroup: CgroupId) -> &[Boundary] {
         self.boundaries.get(&cgroup).map_or(&[], Vec::as_slice)
@@ -116,5 +128,49 @@ impl Timeline {
     #[must_use]
     pub fn end(&self) -> MonoNs {
         self.span.map_or(MonoNs(0), |span| span.end)
+    }
+}
+
+/// What the rest of the timeline says about a group between its boundaries.
+struct Drew {
+    throttled: Vec<Span>,
+    ran: Spans,
+    cpus: u32,
+}
+
+/// A CPU may keep this much of a pool over any number of idle periods (kernel/sched/fair.c, `min_cfs_rq_runtime`), so only
+/// what is used beyond it shows that the pool was drawn on.
+const KEPT_LOCALLY: DurationNs = DurationNs::from_millis(1);
+
+impl Drew {
+    fn new(
+        setting: &Setting,
+        cgroup: CgroupId,
+        throttles: &[Throttle],
+        threads: &BTreeMap<u32, ThreadLine>,
+        end: MonoNs,
+    ) -> Self {
+        let lines = threads.values().filter(|line| setting.path(&line.cgroup).contains(&cgroup));
+        Self {
+            throttled: throttles
+                .iter()
+                .filter(|throttle| throttle.cgroup == cgroup)
+                .map(|throttle| throttle.span(end))
+                .collect(),
+            ran: Spans::union(lines.flat_map(|line| line.running().map(|(_, span)| span))),
+            cpus: setting.cpus,
+        }
+    }
+}
+
+impl boundary::Between for Drew {
+    fn throttled_cpus(&self, due: MonoNs) -> u32 {
+        let count = self.throttled.iter().filter(|span| span.start < due && due <= span.end).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    fn drew(&self, window: Span) -> bool {
+        self.throttled.iter().any(|span| window.contains(span.start))
+            || self.ran.total_within(window) > DurationNs(KEPT_LOCALLY.0 * u64::from(self.cpus))
     }
 }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     event::{CgroupId, Event, Left, OnCpu, What},
-    time::MonoNs,
+    time::{DurationNs, MonoNs},
 };
 
 /// What a thread was doing.
@@ -97,7 +97,42 @@ struct Open {
     segments: Vec<Segment>,
 }
 
+/// The arrival the scheduler notes and the switch that is traced lie this close together.
+const ARRIVAL_SLOP: DurationNs = DurationNs::from_micros(100);
+
 impl Open {
+    /// Makes the thread run on `cpu` up to now, as it must have since it `arrived` there; returns whether that was news, that
+    /// is, whether its switch-in was not traced. Some kernels do not fire every tracepoint.
+    fn was_running_until(&mut self, now: MonoNs, cpu: u32, arrived: Option<MonoNs>) -> bool {
+        let known = matches!(self.state, State::Running { cpu: on } if on == cpu);
+        // The two clocks are read at slightly different points of one switch.
+        let arrived =
+            arrived.map(|arrived| if arrived + ARRIVAL_SLOP >= self.since { arrived.max(self.since) } else { arrived });
+        match arrived {
+            // In line with the switch-in that was seen.
+            Some(arrived) if known && arrived <= self.since + ARRIVAL_SLOP => false,
+            None if known => false,
+            // Runnable or held until it arrived: only the switch-in is missing.
+            Some(arrived)
+                if arrived >= self.since && matches!(self.state, State::Waiting { .. } | State::Throttled { .. }) =>
+            {
+                self.turn(arrived, State::Running { cpu });
+                true
+            }
+            // More is missing: what it did before it arrived is not known.
+            Some(arrived) if arrived >= self.since => {
+                self.state = State::Unknown;
+                self.turn(arrived, State::Running { cpu });
+                true
+            }
+            _ => {
+                let begins_here = self.since == now;
+                self.state = State::Unknown;
+                !begins_here
+            }
+        }
+    }
+
     fn turn(&mut self, at: MonoNs, state: State) {
         let span = Span::new(self.since, at);
         if !span.is_empty() {
@@ -112,19 +147,22 @@ pub(super) struct ThreadTracker<'a> {
     setting: &'a Setting,
     live: BTreeMap<u32, Open>,
     ended: BTreeMap<u32, ThreadLine>,
+    /// Switches and wakeups that must have been there and were not traced.
+    untraced: u64,
 }
 
 impl<'a> ThreadTracker<'a> {
     pub(super) fn new(setting: &'a Setting) -> Self {
-        Self { setting, live: BTreeMap::new(), ended: BTreeMap::new() }
+        Self { setting, live: BTreeMap::new(), ended: BTreeMap::new(), untraced: 0 }
     }
 
     pub(super) fn observe(&mut self, event: &Event, changes: &Changes, levels: &LevelTracker<'_>) {
         self.follow_marks(event, changes, levels);
         match &event.what {
-            What::Switch { prev, left, next, .. } => {
+            What::Switch { prev, left, ran, next, .. } => {
                 if let Some(prev) = prev {
-                    self.leave(prev, left.unwrap_or(Left::Preempted), event, levels);
+                    let arrived = ran.map(|ran| MonoNs(event.at.0.saturating_sub(ran.0)));
+                    self.leave(prev, left.unwrap_or(Left::Preempted), arrived, event, levels);
                 }
                 if let Some(next) = next {
                     self.arrive(next, event);
@@ -145,23 +183,23 @@ impl<'a> ThreadTracker<'a> {
 
     /// Marks set or cleared move threads between waiting and throttled.
     fn follow_marks(&mut self, event: &Event, changes: &Changes, levels: &LevelTracker<'_>) {
-        let at = match &event.what {
-            What::Period(run) | What::Slack(run) => run.entry,
-            _ => event.at,
-        };
+        if changes.set.is_empty() && changes.cleared.is_empty() {
+            return;
+        }
         for open in self.live.values_mut() {
+            let path = self.setting.path(&open.cgroup);
             match open.state {
-                State::Throttled { cpu }
-                    if on_path(self.setting, open.cgroup, cpu, &changes.cleared) && !levels.held(open.cgroup, cpu) =>
-                {
-                    open.turn(at, State::Waiting { cpu });
+                State::Throttled { cpu } if !levels.held(open.cgroup, cpu) => {
+                    let cleared = changes.cleared.iter().filter(|(level, on, _)| *on == cpu && path.contains(level));
+                    if let Some(&(_, _, last)) = cleared.max_by_key(|(_, _, at)| *at) {
+                        open.turn(last, State::Waiting { cpu });
+                    }
                 }
                 State::Waiting { cpu }
                     if self.setting.counts_from != CountsFrom::Task
-                        && on_path(self.setting, open.cgroup, cpu, &changes.set)
-                        && levels.held(open.cgroup, cpu) =>
+                        && changes.set.iter().any(|(level, on)| *on == cpu && path.contains(level)) =>
                 {
-                    open.turn(at, State::Throttled { cpu });
+                    open.turn(event.at, State::Throttled { cpu });
                 }
                 _ => {}
             }
@@ -180,14 +218,14 @@ impl<'a> ThreadTracker<'a> {
         open
     }
 
-    fn leave(&mut self, task: &OnCpu, left: Left, event: &Event, levels: &LevelTracker<'_>) {
+    fn leave(&mut self, task: &OnCpu, left: Left, arrived: Option<MonoNs>, event: &Event, levels: &LevelTracker<'_>) {
         let cpu = event.cpu;
         let held = !self.per_task() && levels.held(task.cgroup, cpu);
+        // Unknown threads begin where the scheduler says this one arrived.
+        let open = self.entry(task.thread, task.cgroup, arrived.unwrap_or(event.at));
+        let untraced = open.was_running_until(event.at, cpu, arrived);
+        self.untraced += u64::from(untraced);
         let open = self.entry(task.thread, task.cgroup, event.at);
-        if !matches!(open.state, State::Running { cpu: on } if on == cpu) {
-            // It was not known to run here: what it did since its last event is not known.
-            open.state = State::Unknown;
-        }
         let state = match left {
             Left::Blocked => State::Blocked,
             Left::Throttled => State::Throttled { cpu },
@@ -202,11 +240,13 @@ impl<'a> ThreadTracker<'a> {
 
     fn arrive(&mut self, task: &OnCpu, event: &Event) {
         let open = self.entry(task.thread, task.cgroup, event.at);
-        if matches!(open.state, State::Blocked | State::Running { .. }) {
-            // A wakeup or a switch-out was not seen.
+        let untraced = matches!(open.state, State::Blocked | State::Running { .. });
+        if untraced {
+            // A wakeup or a switch-out was not traced.
             open.state = State::Unknown;
         }
         open.turn(event.at, State::Running { cpu: event.cpu });
+        self.untraced += u64::from(untraced);
     }
 
     fn wake(&mut self, task: &OnCpu, cpu: u32, at: MonoNs, levels: &LevelTracker<'_>) {
@@ -250,17 +290,13 @@ impl<'a> ThreadTracker<'a> {
         line.segments.extend(open.segments);
     }
 
-    pub(super) fn finish(mut self, end: MonoNs) -> BTreeMap<u32, ThreadLine> {
+    /// The lines of all threads, and how many switches and wakeups were not traced.
+    pub(super) fn finish(mut self, end: MonoNs) -> (BTreeMap<u32, ThreadLine>, u64) {
         for (thread, mut open) in std::mem::take(&mut self.live) {
             let state = open.state;
             open.turn(end, state);
             self.keep(thread, open);
         }
-        self.ended
+        (self.ended, self.untraced)
     }
-}
-
-/// Whether one of the changed (level, CPU) pairs lies on the path of a cgroup, on this CPU.
-fn on_path(setting: &Setting, leaf: CgroupId, cpu: u32, changed: &[(CgroupId, u32)]) -> bool {
-    changed.iter().any(|&(level, on)| on == cpu && setting.path(&leaf).contains(&level))
 }

@@ -171,16 +171,10 @@ async fn requests(
     }
 }
 
-type Concluded =
-    (Ending, crate::event::Losses, Vec<Event>, Option<(Vec<crate::run::record::LevelReading>, bool)>);
+type Concluded = (Ending, crate::event::Losses, Vec<Event>, Option<(Vec<crate::run::record::LevelReading>, bool)>);
 
 /// Waits for quiet, reads the counters, stops the observer; what fails here becomes part of the ending.
-fn conclude(
-    ending: Ending,
-    server: &mut BurnServer,
-    scratch: &Scratch,
-    recording: Recording,
-) -> Result<Concluded> {
+fn conclude(ending: Ending, server: &mut BurnServer, scratch: &Scratch, recording: Recording) -> Result<Concluded> {
     let mut ending = ending;
     let break_off = |ending: &mut Ending, cause: String| {
         if *ending == Ending::Complete {

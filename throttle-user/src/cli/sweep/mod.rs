@@ -110,11 +110,8 @@ pub(super) fn run(args: &SweepArgs) -> Verdict {
             tell(format_args!("throttle: requirement missed: {} (found: {})", missed.name, missed.found));
         }
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .or_exit(Exit::CannotRun)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().or_exit(Exit::CannotRun)?;
     let bench = Bench { args, hierarchy: &hierarchy, kernel: &kernel, head: &head, dir: &dir, arms: &arms };
     let (derived, broke) = runtime.block_on(sweep(&bench))?;
     conclude(args, &head, &dir, &derived, broke)
@@ -238,10 +235,8 @@ fn plan(args: &SweepArgs) -> anyhow::Result<SweepPlan> {
 /// `results/<date>-<kernel>-sweep`, with a number when that is taken.
 fn default_out(environment: &Environment) -> PathBuf {
     let seconds = i64::try_from(ClockAnchor::take().realtime_ns / 1_000_000_000).unwrap_or(0);
-    let date = jiff::Timestamp::from_second(seconds).map_or_else(
-        |_| "undated".to_owned(),
-        |now| now.strftime("%Y-%m-%d").to_string(),
-    );
+    let date = jiff::Timestamp::from_second(seconds)
+        .map_or_else(|_| "undated".to_owned(), |now| now.strftime("%Y-%m-%d").to_string());
     let version = match environment.cgroup_version {
         Version::V1 => "v1",
         Version::V2 => "v2",
@@ -249,5 +244,8 @@ fn default_out(environment: &Environment) -> PathBuf {
     let base = format!("{date}-{}-{version}-sweep", environment.kernel);
     let results = Path::new("results");
     let numbered = (2..).map(|number| results.join(format!("{base}-{number}")));
-    std::iter::once(results.join(&base)).chain(numbered).find(|path| !path.exists()).unwrap_or_else(|| results.join(base))
+    std::iter::once(results.join(&base))
+        .chain(numbered)
+        .find(|path| !path.exists())
+        .unwrap_or_else(|| results.join(base))
 }

@@ -94,7 +94,8 @@ impl Progress {
 /// What a limit will roughly take: work stretched to the limit's pace, and the gap.
 fn expected(plan: &SweepPlan, limit: CpuLimit) -> DurationNs {
     let parallel = u64::from(plan.threads.min(2));
-    let work = plan.work_ns.0 * u64::from(plan.streams.max(1))
+    let work = plan.work_ns.0
+        * u64::from(plan.streams.max(1))
         * if plan.mode == crate::request::FanOut::Whole { u64::from(plan.threads) } else { 1 };
     let wall = match limit {
         CpuLimit::Millicpu(milli) => (work * 1_000 / u64::from(milli)).max(work / parallel),
