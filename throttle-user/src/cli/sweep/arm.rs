@@ -201,4 +201,3 @@ fn conclude(ending: Ending, server: &mut BurnServer, scratch: &Scratch, recordin
     };
     Ok((ending, losses, events, after))
 }
-
