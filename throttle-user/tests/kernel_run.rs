@@ -130,7 +130,9 @@ fn kernel_threads_at_once_are_all_seen_and_share_the_quota() {
     assert_eq!(code(&output), 0, "{}", said(&output));
     assert_eq!(json["agreement"]["verdict"], "agrees", "{}", said(&output));
     assert_eq!(run.levels.len(), 1);
-    assert_eq!(run.threads.iter().filter(|row| row.shares.throttled().0 > 0).count(), 3, "{}", said(&output));
+    // The three loops, and sometimes the shell that starts them.
+    let held = run.threads.iter().filter(|row| row.shares.throttled().0 > 0).count();
+    assert!((3..=4).contains(&held) && run.threads.len() == 4, "{}", said(&output));
     assert!(said(&output).contains("and 2 more"), "{}", said(&output));
     assert!(run.need.expect("it ran").range().1.limit_millicores > 400);
 }
