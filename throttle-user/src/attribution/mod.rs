@@ -157,8 +157,10 @@ impl<'a> Attribution<'a> {
         WorkerShare { worker: worker.clone(), wall_ns: window.length(), shares }
     }
 
-    /// Tiles a thread's window; also returns the stretches in which it was held.
-    fn tile(&self, thread: u32, window: Span) -> (Shares, Vec<Span>) {
+    /// Tiles a thread's window, with `unknown` where nothing is known of the thread; also returns the stretches in which it
+    /// was held.
+    #[must_use]
+    pub fn tile(&self, thread: u32, window: Span) -> (Shares, Vec<Span>) {
         let mut shares = Shares::default();
         let mut held = vec![];
         let mut covered = DurationNs::ZERO;

@@ -30,7 +30,7 @@ pub use bandwidth::{Bandwidth, BandwidthError, Quota};
 pub use counters::{Counters, DeltaError, Figures};
 pub use group::{Group, GroupError, Members};
 pub use hierarchy::{Hierarchy, HierarchyError, Version};
-pub use limit::{CpuLimit, DEFAULT_PERIOD_US, LimitError};
+pub use limit::{CpuLimit, DEFAULT_PERIOD_US, LimitError, MIN_MILLICPU};
 pub use owner::Owner;
 pub use place::PlaceError;
 pub use quiet::{Busy, Quietness, wait_quiet};

@@ -91,6 +91,25 @@ pub(super) fn remove_tree(top: &Group, deadline: Duration) -> Removal {
     }
 }
 
+/// Kills everything in `top` and below, trying until nobody is left or `deadline` has passed, and leaves the groups as they
+/// are. Returns the processes killed.
+pub(super) fn end_tree(top: &Group, deadline: Duration) -> BTreeSet<u32> {
+    let started = time::now();
+    let mut killed = BTreeSet::new();
+    loop {
+        let tree = leaves_first(top).unwrap_or_default();
+        let is_empty = tree.iter().all(|group| group.processes().is_ok_and(|members| members.is_empty()));
+        if is_empty
+            || tree.iter().any(holds_this_process)
+            || u128::from(time::now().since(started).0) >= deadline.as_nanos()
+        {
+            return killed;
+        }
+        end_processes(top, &tree, &mut killed);
+        sleep(Duration::from_millis(2));
+    }
+}
+
 /// The groups of the tree, every child before its parent; none when `top` is not there.
 pub(super) fn leaves_first(top: &Group) -> Result<Vec<Group>, super::group::GroupError> {
     if !top.path().is_dir() {

@@ -12,6 +12,7 @@
 //!
 //! What a killed run leaves behind is [`super::stale`]'s.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
@@ -245,6 +246,12 @@ impl Scratch {
         let Some(home) = self.came_from.take() else { return Ok(()) };
         let me = std::process::id();
         home.add_process(me).or_else(|_| self.parent().add_process(me))
+    }
+
+    /// Ends what runs in the container, with its limits as they are, and waits up to 10 s for it to be gone. Returns the
+    /// processes killed.
+    pub fn end_container(&self) -> BTreeSet<u32> {
+        remove::end_tree(&self.container, remove::DEADLINE)
     }
 
     /// Leaves the tree, ends what runs in it, and removes it. Waits up to 10 s for what it killed to be gone.

@@ -60,6 +60,12 @@ pub(super) fn some_duration(text: &str) -> Result<DurationNs, ArgError> {
     duration(text).and_then(|length| if length == DurationNs::ZERO { Err(ArgError::Empty) } else { Ok(length) })
 }
 
+/// The kernel takes periods and bursts in whole microseconds.
+pub(super) fn whole_us(flag: &str, length: DurationNs) -> anyhow::Result<u64> {
+    anyhow::ensure!(length.0.is_multiple_of(1_000), "{flag} must be a whole number of microseconds");
+    Ok(length.0 / 1_000)
+}
+
 /// A rate in requests a second, such as `5`, `2.5` or `5/s`.
 pub(super) fn rate(text: &str) -> Result<Spacing, ArgError> {
     let number = text.strip_suffix("/s").unwrap_or(text);

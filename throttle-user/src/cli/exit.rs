@@ -19,6 +19,8 @@ pub enum Exit {
     BrokeOff,
     /// 130: interrupted; what was measured is kept.
     Interrupted,
+    /// The code of a command that was run for the user.
+    Command(u8),
 }
 
 impl Exit {
@@ -32,6 +34,7 @@ impl Exit {
             Self::CannotRun => 3,
             Self::BrokeOff => 4,
             Self::Interrupted => 130,
+            Self::Command(code) => code,
         }
     }
 }

@@ -4,11 +4,13 @@
 //! they compute is the library's.
 
 mod args;
+mod enter;
 mod exit;
 mod interrupt;
 mod load;
 mod recording;
 mod report;
+mod run;
 mod serve;
 mod sweep;
 
@@ -33,9 +35,12 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Sweep(sweep::SweepArgs),
+    Run(run::RunArgs),
     Report(report::ReportArgs),
     Serve(serve::ServeArgs),
     Load(load::LoadArgs),
+    #[command(hide = true)]
+    Enter(enter::EnterArgs),
 }
 
 /// Runs the program: parses the arguments, calls the verb, tells how it ended.
@@ -43,9 +48,11 @@ enum Verb {
 pub fn main() -> ExitCode {
     let verdict = match Cli::parse().verb {
         Verb::Sweep(args) => sweep::run(&args),
+        Verb::Run(args) => run::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Serve(args) => serve::run(&args),
         Verb::Load(args) => load::run(&args),
+        Verb::Enter(args) => enter::run(&args),
     };
     exit::conclude(verdict)
 }

@@ -1,9 +1,12 @@
 //! An observer whose events are kept: in memory for what follows, and in a run's folder if there is one.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use crate::{
-    cgroup::{Counters, GroupError, Hierarchy, Quota, Scratch, tree},
+    cgroup::{Counters, GroupError, Hierarchy, Quietness, Quota, Scratch, tree, wait_quiet},
     event::{CgroupId, Event, Losses, What},
     probe::{Detail, KernelLayout, Observer, ObserverPlan, ProbeError, observer::RING_BYTES},
     run::{
@@ -120,6 +123,16 @@ impl Recording {
         let failed = kept.failed.take().or(finished.err());
         Ok((std::mem::take(&mut kept.events), losses, failed))
     }
+}
+
+/// Longest wait for the period timers to stop: they need two periods of at most a second after the last activity, and a
+/// group with debt pays it back first.
+const QUIET: Duration = Duration::from_secs(15);
+
+/// Waits until the period timers of a scratch tree have stopped; `false` = they had not within 15 s.
+pub(super) fn wait_until_quiet(scratch: &Scratch) -> Result<bool, GroupError> {
+    let groups: Vec<_> = [Some(scratch.container()), scratch.pod()].into_iter().flatten().collect();
+    Ok(matches!(wait_quiet(&groups, QUIET)?, Quietness::Quiet { .. }))
 }
 
 /// Reads the counters of every level, leaf first.

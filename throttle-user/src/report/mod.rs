@@ -1,4 +1,6 @@
-//! What people read: a file a format, all from the same summary.
+//! What people read: a file a format, from stored or derived types of `run`.
 
+pub mod command;
 pub mod markdown;
+mod periods;
 pub mod table;

@@ -274,7 +274,7 @@ fn request_line(limit: CpuLimit, span: &RequestSpan, attribution: &Attribution<'
 }
 
 /// From the end of the first readings to the start of the last ones.
-fn bracket(raw: &RawLimit, timeline: &Timeline) -> Span {
+pub(super) fn bracket(raw: &RawLimit, timeline: &Timeline) -> Span {
     let start = raw.begin.levels.iter().map(|level| level.counters.read_until_ns).max();
     let after = raw.end.as_ref().and_then(|end| end.levels.as_ref());
     let end = after.and_then(|levels| levels.iter().map(|level| level.counters.read_from_ns).min());
@@ -349,7 +349,7 @@ fn served(requests: &[&RequestLine], gap: DurationNs) -> Span {
 }
 
 /// Idle CPU time within the held stretches of a window; `None` = idle CPUs not measured.
-fn idle_while_held(timeline: &Timeline, activity: &Activity, window: Span) -> Option<DurationNs> {
+pub(super) fn idle_while_held(timeline: &Timeline, activity: &Activity, window: Span) -> Option<DurationNs> {
     if timeline.idle.is_empty() {
         return None;
     }
@@ -367,7 +367,7 @@ fn idle_while_held(timeline: &Timeline, activity: &Activity, window: Span) -> Op
     )
 }
 
-fn level_line(before: &LevelReading, raw: &RawLimit, timeline: &Timeline, window: Span) -> LevelLine {
+pub(super) fn level_line(before: &LevelReading, raw: &RawLimit, timeline: &Timeline, window: Span) -> LevelLine {
     let id = before.cgroup_id;
     let after = raw
         .end
@@ -417,7 +417,7 @@ fn names(counters: &Counters) -> KernelNames {
     KernelNames { stat: counters.figures.stat.clone(), local: counters.figures.local.clone() }
 }
 
-fn checks(levels: &[LevelLine], requests: &[&RequestLine]) -> Vec<Check> {
+pub(super) fn checks(levels: &[LevelLine], requests: &[&RequestLine]) -> Vec<Check> {
     let mut checks = Vec::new();
     for level in levels {
         let Some(grown) = &level.kernel else { continue };
@@ -447,7 +447,7 @@ fn checks(levels: &[LevelLine], requests: &[&RequestLine]) -> Vec<Check> {
     checks
 }
 
-fn agreement(raw: &RawLimit, lost_events: u64, checks: &[Check]) -> Agreement {
+pub(super) fn agreement(raw: &RawLimit, lost_events: u64, checks: &[Check]) -> Agreement {
     let not_compared = |because: &str| Agreement::NotCompared { because: because.to_owned() };
     let Some(end) = &raw.end else { return not_compared("the run was killed before the counters were read again") };
     let Some(after) = &end.levels else {

@@ -16,10 +16,14 @@
 //! summary.json                    the table's figures
 //! report.md                       the table and what it means
 //! ```
+//!
+//! A single command under a limit ([`command`]) is recorded with the same types, and keeps no folder.
 
 pub mod agree;
+pub mod command;
 pub mod derive;
 pub mod environment;
+pub mod need;
 pub mod plan;
 pub mod record;
 pub mod store;

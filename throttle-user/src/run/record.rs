@@ -31,8 +31,7 @@ impl Head {
     /// What the timeline must know besides the events, for one limit.
     #[must_use]
     pub fn setting(&self, begin: &LimitBegin) -> Setting {
-        let paths = begin.paths.iter().filter_map(|path| Some((*path.first()?, path.clone()))).collect();
-        Setting { paths, counts_from: self.environment.counts_from, cpus: self.environment.cpus }
+        begin.setting(&self.environment)
     }
 }
 
@@ -66,6 +65,15 @@ pub struct LimitBegin {
     pub clock: ClockAnchor,
 }
 
+impl LimitBegin {
+    /// What the timeline must know besides the events.
+    #[must_use]
+    pub fn setting(&self, environment: &Environment) -> Setting {
+        let paths = self.paths.iter().filter_map(|path| Some((*path.first()?, path.clone()))).collect();
+        Setting { paths, counts_from: environment.counts_from, cpus: environment.cpus }
+    }
+}
+
 /// How a limit's requests ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "how")]
@@ -79,6 +87,24 @@ pub enum Ending {
         /// What, on which object, and what to do.
         cause: String,
     },
+}
+
+impl Ending {
+    /// A machine that slept between two anchors measured nothing.
+    #[must_use]
+    pub fn unless_slept(self, begin: &ClockAnchor, end: &ClockAnchor) -> Self {
+        let slept = begin.suspended_until(end);
+        if slept == DurationNs::ZERO {
+            return self;
+        }
+        Self::Broken {
+            cause: format!(
+                "the machine was suspended for {:.1} s while this limit ran: its figures mean nothing; keep it awake \
+                 (systemd-inhibit) and run again",
+                slept.as_millis_f64() / 1e3
+            ),
+        }
+    }
 }
 
 /// The requests are over, everything is quiet again, counters are read.

@@ -96,6 +96,22 @@ impl Spans {
     pub fn intersect(&self, other: &Self) -> Self {
         Self(self.0.iter().flat_map(|&span| other.within(span)).collect())
     }
+
+    /// The parts of `self` that lie outside `other`.
+    #[must_use]
+    pub fn minus(&self, other: &Self) -> Self {
+        let mut left = Vec::with_capacity(self.0.len());
+        for &span in &self.0 {
+            let mut start = span.start;
+            for cut in other.within(span) {
+                left.push(Span::new(start, cut.start));
+                start = cut.end;
+            }
+            left.push(Span::new(start, span.end));
+        }
+        left.retain(|span| !span.is_empty());
+        Self(left)
+    }
 }
 
 /// How many spans of several lie over each instant: a step function, as (from, count) in order, ending with count 0.
@@ -177,6 +193,14 @@ mod tests {
                 .filter(|&at| [&a, &b].iter().all(|set| set.iter().any(|span| span.contains(MonoNs(at)))))
                 .count() as u64;
             prop_assert_eq!(a.intersect(&b).total(), DurationNs(counted));
+        }
+
+        #[test]
+        fn what_is_cut_out_and_what_is_common_make_up_the_whole(left in some_spans(), right in some_spans()) {
+            let (a, b) = (Spans::union(left), Spans::union(right));
+            let rest = a.minus(&b);
+            prop_assert_eq!(rest.intersect(&b).total(), DurationNs::ZERO);
+            prop_assert_eq!(Spans::union(rest.iter().chain(a.intersect(&b).iter())), a);
         }
     }
 }

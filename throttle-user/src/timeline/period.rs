@@ -106,6 +106,12 @@ impl Activity {
         &self.held_union
     }
 
+    /// When threads were held and none ran.
+    #[must_use]
+    pub fn stopped(&self) -> Spans {
+        self.held_union.minus(&self.ran)
+    }
+
     /// Time on CPU inside a window.
     #[must_use]
     pub fn used(&self, window: Span) -> DurationNs {
@@ -214,7 +220,7 @@ fn record(timeline: &Timeline, boundary: &Boundary, index: u64, cgroup: CgroupId
 }
 
 /// The release follows the grid point by the timer's latency; later than this it belongs to another period.
-const RELEASE_SLOP: DurationNs = DurationNs::from_millis(1);
+pub const RELEASE_SLOP: DurationNs = DurationNs::from_millis(1);
 
 /// Grid cells of a cgroup in which a thread was held: (cells crossed by the window, cells with held time).
 #[must_use]

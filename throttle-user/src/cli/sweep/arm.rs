@@ -7,10 +7,10 @@ use tokio::task::block_in_place;
 
 use super::{progress::Progress, server::BurnServer};
 use crate::{
-    cgroup::{Bandwidth, CpuLimit, Hierarchy, Quietness, Quota, Scratch, ScratchPlan, wait_quiet},
+    cgroup::{Bandwidth, CpuLimit, Hierarchy, Quota, Scratch, ScratchPlan},
     cli::{
         interrupt::Interrupt,
-        recording::{Recording, Scope, read_levels},
+        recording::{Recording, Scope, read_levels, wait_until_quiet},
     },
     client::{ClientError, End, LoadPlan, Pace, drive},
     event::Event,
@@ -25,10 +25,6 @@ use crate::{
     },
     time::{ClockAnchor, DurationNs},
 };
-
-/// Longest wait for the period timers to stop: they need two periods of at most a second after the last activity, and a
-/// group with debt pays it back first.
-const QUIET: Duration = Duration::from_secs(15);
 
 /// What every arm of a sweep shares.
 pub(super) struct Bench<'a> {
@@ -66,7 +62,7 @@ pub(super) async fn run(
         block_in_place(|| Recording::start(&scope, bench.kernel, unlimited, bench.probe_log, Some(writer)))?;
     warm_up(bench, &server, &recording, &scope).await?;
 
-    let quiet = quiet(&scratch)?;
+    let quiet = block_in_place(|| wait_until_quiet(&scratch))?;
     let begin = LimitBegin {
         limit,
         bandwidth,
@@ -81,7 +77,7 @@ pub(super) async fn run(
     let ending = requests(bench, limit, &server, &recording, record, &mut spans, progress).await;
     let (ending, losses, events, after) = conclude(ending, &mut server, &scratch, recording)?;
     let clock = ClockAnchor::take();
-    let ending = awake(ending, &begin.clock, &clock);
+    let ending = ending.unless_slept(&begin.clock, &clock);
     let (levels, quiet) = after.map_or((None, false), |(levels, quiet)| (Some(levels), quiet));
     let end = LimitEnd { limit, levels, quiet, stolen_ns: stolen(), losses, clock, ending };
     // If the disk is full the raw lines before this one are there all the same; the caller still gets the arm.
@@ -192,7 +188,7 @@ fn conclude(ending: Ending, server: &mut BurnServer, scratch: &Scratch, recordin
     {
         *cause = format!("{cause}; the server process ended ({status})");
     }
-    let after = quiet(scratch).and_then(|quiet| Ok((read_levels(scratch)?, quiet)));
+    let after = block_in_place(|| wait_until_quiet(scratch)).and_then(|quiet| Ok((read_levels(scratch)?, quiet)));
     let (events, losses, failed) = block_in_place(|| recording.stop())?;
     if let Some(error) = failed {
         break_off(&mut ending, error.to_string());
@@ -206,25 +202,4 @@ fn conclude(ending: Ending, server: &mut BurnServer, scratch: &Scratch, recordin
         }
     };
     Ok((ending, losses, events, after))
-}
-
-/// A machine that slept measured nothing.
-fn awake(ending: Ending, begin: &ClockAnchor, end: &ClockAnchor) -> Ending {
-    let slept = begin.suspended_until(end);
-    if slept == DurationNs::ZERO {
-        return ending;
-    }
-    Ending::Broken {
-        cause: format!(
-            "the machine was suspended for {:.1} s while this limit ran: its figures mean nothing; keep it awake \
-             (systemd-inhibit) and run again",
-            slept.as_millis_f64() / 1e3
-        ),
-    }
-}
-
-fn quiet(scratch: &Scratch) -> Result<bool, crate::cgroup::GroupError> {
-    let groups: Vec<_> = [Some(scratch.container()), scratch.pod()].into_iter().flatten().collect();
-    let quietness = block_in_place(|| wait_quiet(&groups, QUIET))?;
-    Ok(matches!(quietness, Quietness::Quiet { .. }))
 }

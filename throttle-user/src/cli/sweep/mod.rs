@@ -227,15 +227,9 @@ fn plan(args: &SweepArgs) -> anyhow::Result<SweepPlan> {
         mode: args.mode,
         streams: args.streams,
         nesting: if args.flat { Nesting::Flat } else { Nesting::Nested },
-        period_us: whole_us("--period", args.period)?,
-        burst_us: whole_us("--burst", args.burst)?,
+        period_us: args::whole_us("--period", args.period)?,
+        burst_us: args::whole_us("--burst", args.burst)?,
     })
-}
-
-/// The kernel takes periods and bursts in whole microseconds.
-fn whole_us(flag: &str, length: DurationNs) -> anyhow::Result<u64> {
-    anyhow::ensure!(length.0.is_multiple_of(1_000), "{flag} must be a whole number of microseconds");
-    Ok(length.0 / 1_000)
 }
 
 /// `results/<date>-<kernel>-sweep`, with a number when that is taken.

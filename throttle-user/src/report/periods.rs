@@ -1,0 +1,108 @@
+//! The periods of a command's container, one line each.
+
+use std::fmt::{Result, Write};
+
+use super::command::{level_name, ms};
+use crate::{
+    run::command::{CommandPeriod, CommandRun},
+    time::{DurationNs, MonoNs},
+};
+
+/// Characters of a whole quota.
+const BAR: u64 = 10;
+
+/// Writes the periods; of more than `shown` the middle is left out.
+pub(super) fn write(out: &mut String, run: &CommandRun, shown: usize) -> Result {
+    let with_out = run.periods.iter().filter(|period| !period.out.is_empty()).count();
+    writeln!(out, "Periods of the container, ms: {} counted, {with_out} with a quota out", run.periods.len())?;
+    writeln!(out, "                         CPU   quota out   threads held  idle CPU  level")?;
+    writeln!(out, "       at used of quota used    at    for   some    all    denied  out")?;
+    let (head, middle, tail) = split(&run.periods, shown);
+    let mut last: Option<MonoNs> = None;
+    for period in head {
+        rest(out, last, period)?;
+        line(out, run.started_ns, period)?;
+        last = Some(period.period.end_ns);
+    }
+    if !middle.is_empty() {
+        let held: DurationNs = middle.iter().map(|period| period.period.held_wall_ns).sum();
+        let used: DurationNs = middle.iter().map(|period| period.period.used_ns).sum();
+        writeln!(out, "      ... {} more: used {} ms, held {} ms together", middle.len(), ms(used), ms(held))?;
+        last = middle.last().map(|period| period.period.end_ns);
+    }
+    for period in tail {
+        rest(out, last, period)?;
+        line(out, run.started_ns, period)?;
+        last = Some(period.period.end_ns);
+    }
+    Ok(())
+}
+
+/// First half, what is left out, last half.
+fn split(periods: &[CommandPeriod], shown: usize) -> (&[CommandPeriod], &[CommandPeriod], &[CommandPeriod]) {
+    if periods.len() <= shown {
+        return (periods, &[], &[]);
+    }
+    let (head, others) = periods.split_at(shown.div_ceil(2));
+    let (middle, tail) = others.split_at(others.len() - shown / 2);
+    (head, middle, tail)
+}
+
+/// The timer rests while nothing runs: those periods are not counted by the kernel either.
+fn rest(out: &mut String, last: Option<MonoNs>, period: &CommandPeriod) -> Result {
+    match last.map(|last| period.period.start_ns.since(last)) {
+        Some(rest) if rest != DurationNs::ZERO => writeln!(out, "      ... {} ms without use, not counted", ms(rest)),
+        _ => Ok(()),
+    }
+}
+
+fn line(out: &mut String, started: MonoNs, period: &CommandPeriod) -> Result {
+    let CommandPeriod { period, out: levels, out_wall_ns } = period;
+    let at = if period.start_ns >= started {
+        ms(period.start_ns.since(started))
+    } else {
+        format!("-{}", ms(started.since(period.start_ns)))
+    };
+    let names: Vec<&str> = levels.iter().map(|level| level_name(level.level)).collect();
+    let first = levels.first().map_or_else(|| "-".to_owned(), |level| ms(level.after_ns));
+    let denied = period.denied_idle_ns.map_or_else(|| "?".to_owned(), ms);
+    write!(
+        out,
+        "{at:>9} {} {:>5} {first:>5} {:>6} {:>6} {:>6} {denied:>9}{}",
+        bar(period.used_ns, period.quota_ns),
+        ms(period.used_ns),
+        ms(*out_wall_ns),
+        ms(period.held_wall_ns),
+        ms(period.fully_held_ns),
+        if names.is_empty() { String::new() } else { format!("  {}", names.join("+")) }
+    )?;
+    if period.periods > 1 {
+        write!(out, " ({} periods, late timer)", period.periods)?;
+    }
+    out.push_str(if period.complete { "\n" } else { " (records lost)\n" });
+    Ok(())
+}
+
+/// The used part of the quota; `>` where more was used than a quota.
+fn bar(used: DurationNs, quota: Option<DurationNs>) -> String {
+    let quota = quota.map_or(0, |quota| quota.0);
+    let tenths = (used.0 * BAR + quota / 2).checked_div(quota).unwrap_or(0);
+    let filled = tenths.min(BAR);
+    let end = if tenths > BAR { '>' } else { ']' };
+    let mark = |count, with: &str| with.repeat(usize::try_from(count).unwrap_or(0));
+    format!("[{}{}{end}", mark(filled, "#"), mark(BAR - filled, "."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_a_quota_wide_and_shows_what_is_above_it() {
+        let bar = |used, quota| bar(DurationNs(used), Some(DurationNs(quota)));
+        assert_eq!(bar(0, 20), "[..........]");
+        assert_eq!(bar(9, 20), "[#####.....]");
+        assert_eq!(bar(20, 20), "[##########]");
+        assert_eq!(bar(22, 20), "[##########>");
+    }
+}
