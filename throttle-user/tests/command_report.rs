@@ -37,7 +37,10 @@ fn span(from: u64, to: u64) -> Span {
 }
 
 fn line(parts: &[(u64, u64, State)]) -> ThreadLine {
-    let segments = parts.iter().map(|&(from, to, state)| Segment { span: span(from, to), state }).collect();
+    let segments = parts
+        .iter()
+        .map(|&(from, to, state)| Segment { span: span(from, to), state, uncharged: DurationNs::ZERO })
+        .collect();
     ThreadLine { cgroup: CONTAINER, segments }
 }
 
@@ -157,6 +160,7 @@ fn raw(container_throttled: u64) -> RawCommand {
                 levels: before,
                 paths: vec![vec![CONTAINER, POD], vec![POD]],
                 quiet: true,
+                stolen_ns: None,
                 clock,
             },
             spans: vec![],
@@ -164,6 +168,7 @@ fn raw(container_throttled: u64) -> RawCommand {
                 limit,
                 levels: Some(after),
                 quiet: true,
+                stolen_ns: None,
                 losses: Losses::default(),
                 clock,
                 ending: Ending::Complete,

@@ -190,7 +190,7 @@ pub struct LevelOut {
 /// Derives everything from what was recorded.
 #[must_use]
 pub fn derive(raw: RawCommand, events: Vec<Event>) -> CommandRun {
-    let setting = raw.limit.begin.setting(&raw.environment);
+    let setting = raw.limit.setting(&raw.environment);
     explain(raw, &Timeline::build(events, &setting), &setting)
 }
 
@@ -337,7 +337,15 @@ fn levels_out(raw: &RawCommand, path: &[CgroupId], throttles: &[(CgroupId, Span)
 }
 
 fn sum(left: Shares, right: Shares) -> Shares {
-    let Shares { on_cpu_ns, throttled_own_ns, throttled_ancestor_ns, runqueue_ns, blocked_ns, unknown_ns } = right;
+    let Shares {
+        on_cpu_ns,
+        throttled_own_ns,
+        throttled_ancestor_ns,
+        runqueue_ns,
+        blocked_ns,
+        unknown_ns,
+        uncharged_ns,
+    } = right;
     Shares {
         on_cpu_ns: left.on_cpu_ns + on_cpu_ns,
         throttled_own_ns: left.throttled_own_ns + throttled_own_ns,
@@ -345,6 +353,7 @@ fn sum(left: Shares, right: Shares) -> Shares {
         runqueue_ns: left.runqueue_ns + runqueue_ns,
         blocked_ns: left.blocked_ns + blocked_ns,
         unknown_ns: left.unknown_ns + unknown_ns,
+        uncharged_ns: left.uncharged_ns + uncharged_ns,
     }
 }
 

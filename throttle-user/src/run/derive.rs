@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     agree::{Agreement, Check, Quantity},
+    environment::Environment,
     record::{Ending, Head, LevelReading, LimitBegin, LimitEnd, RawLine},
 };
 use crate::{
@@ -31,6 +32,16 @@ pub struct RawLimit {
     pub spans: Vec<RequestSpan>,
     /// Its end; `None` = the run was killed.
     pub end: Option<LimitEnd>,
+}
+
+impl RawLimit {
+    /// What the timeline must know besides the events. The counters were read again while the observer still watched.
+    #[must_use]
+    pub fn setting(&self, environment: &Environment) -> Setting {
+        let after = self.end.as_ref().and_then(|end| end.levels.as_ref());
+        let watched_until = after.and_then(|levels| levels.iter().map(|level| level.counters.read_from_ns).min());
+        Setting { watched_until, ..self.begin.setting(environment) }
+    }
 }
 
 /// Sorts the lines of a raw record by limit, in the order the limits began.
@@ -229,7 +240,7 @@ impl Derived {
 /// Derives a limit's lines from its raw record and events.
 #[must_use]
 pub fn derive(head: &Head, raw: &RawLimit, events: Vec<Event>) -> Derived {
-    let setting = head.setting(&raw.begin);
+    let setting = raw.setting(&head.environment);
     let timeline = Timeline::build(events, &setting);
     let leaf = raw.begin.levels.first().map_or(CgroupId(0), |level| level.cgroup_id);
     let attribution = Attribution::new(&timeline, &setting, &leaf);

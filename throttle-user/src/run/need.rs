@@ -130,8 +130,10 @@ mod tests {
     }
 
     fn line(parts: &[(u64, u64, State)]) -> ThreadLine {
-        let segments =
-            parts.iter().map(|&(from, to, state)| Segment { span: Span::new(ms(from), ms(to)), state }).collect();
+        let segments = parts
+            .iter()
+            .map(|&(from, to, state)| Segment { span: Span::new(ms(from), ms(to)), state, uncharged: DurationNs::ZERO })
+            .collect();
         ThreadLine { cgroup: CgroupId(1), segments }
     }
 

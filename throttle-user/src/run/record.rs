@@ -27,14 +27,6 @@ pub struct Head {
     pub requirements: Vec<Requirement>,
 }
 
-impl Head {
-    /// What the timeline must know besides the events, for one limit.
-    #[must_use]
-    pub fn setting(&self, begin: &LimitBegin) -> Setting {
-        begin.setting(&self.environment)
-    }
-}
-
 /// One limited (or, in the unlimited arm, observed) level and its counters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LevelReading {
@@ -70,7 +62,7 @@ impl LimitBegin {
     #[must_use]
     pub fn setting(&self, environment: &Environment) -> Setting {
         let paths = self.paths.iter().filter_map(|path| Some((*path.first()?, path.clone()))).collect();
-        Setting { paths, counts_from: environment.counts_from, cpus: environment.cpus }
+        Setting { paths, counts_from: environment.counts_from, cpus: environment.cpus, watched_until: None }
     }
 }
 

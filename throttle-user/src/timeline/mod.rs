@@ -45,6 +45,9 @@ pub struct Setting {
     pub counts_from: CountsFrom,
     /// CPUs that are online.
     pub cpus: u32,
+    /// Until when the observer surely watched, where that is known: a timer that must have run until then and was not seen was not
+    /// traced. Absent = until its last event.
+    pub watched_until: Option<MonoNs>,
 }
 
 impl Setting {
@@ -85,7 +88,8 @@ impl Timeline {
         // timer run share a time stamp and are kept in order by the sequence.
         events.sort_by_key(|event| (event.at, event.cpu, event.seq));
         let (Some(first), Some(last)) = (events.first(), events.last()) else { return Self::default() };
-        let span = Span::new(first.at, MonoNs(last.at.0 + 1));
+        let end = MonoNs(last.at.0 + 1);
+        let span = Span::new(first.at, setting.watched_until.map_or(end, |until| until.max(end)));
         let gaps = gap::find(&events);
         let mut levels = LevelTracker::new(setting);
         let mut threads = ThreadTracker::new(setting);

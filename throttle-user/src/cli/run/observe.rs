@@ -21,7 +21,7 @@ use crate::{
     run::{
         command::{CommandStatus, RawCommand},
         derive::RawLimit,
-        environment::Environment,
+        environment::{Environment, stolen},
         record::{Ending, LimitBegin, LimitEnd},
     },
     time::{ClockAnchor, MonoNs, now},
@@ -58,6 +58,7 @@ pub(super) async fn run(stage: &Stage<'_>, environment: Environment) -> Result<(
         levels: read_levels(&scratch).or_exit(Exit::CannotRun)?,
         paths: scope.paths,
         quiet,
+        stolen_ns: stolen(),
         clock: ClockAnchor::take(),
     };
     if let Some(signal) = signals.pending() {
@@ -149,5 +150,5 @@ fn end(
         }
     };
     let ending = ending.unless_slept(&begin.clock, &clock);
-    Ok((LimitEnd { limit, levels, quiet, losses, clock, ending }, events))
+    Ok((LimitEnd { limit, levels, quiet, stolen_ns: stolen(), losses, clock, ending }, events))
 }
