@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Setting, interval::Span};
+use super::{Setting, boundary::Grid, interval::Span};
 use crate::{
     event::{CgroupId, Event, OnCpu, QueueState, Release, TimerRun, What},
     time::{DurationNs, MonoNs},
@@ -108,8 +108,8 @@ impl HierarchyThrottle {
 pub(super) struct Changes {
     /// Marks set: (level, CPU).
     pub set: Vec<(CgroupId, u32)>,
-    /// Marks cleared: (level, CPU, when).
-    pub cleared: Vec<(CgroupId, u32, MonoNs)>,
+    /// Marks cleared: (level, CPU).
+    pub cleared: Vec<(CgroupId, u32)>,
 }
 
 /// The state machine over all levels and CPUs.
@@ -118,8 +118,10 @@ pub(super) struct LevelTracker<'a> {
     open: BTreeMap<(CgroupId, u32), Throttle>,
     /// Grants seen for open throttles whose end on another CPU is still to come.
     granted: HashMap<(CgroupId, u32), MonoNs>,
-    /// Next run of each armed period timer.
-    expected: HashMap<CgroupId, MonoNs>,
+    /// When each mark last ended.
+    cleared: HashMap<(CgroupId, u32), MonoNs>,
+    /// The last run of each period timer that was seen: a point of the grid and the distance of points.
+    seen: HashMap<CgroupId, Grid>,
     suffering: HashMap<(CgroupId, u32), MonoNs>,
     done: Vec<Throttle>,
     hierarchy: Vec<HierarchyThrottle>,
@@ -131,7 +133,8 @@ impl<'a> LevelTracker<'a> {
             setting,
             open: BTreeMap::new(),
             granted: HashMap::new(),
-            expected: HashMap::new(),
+            cleared: HashMap::new(),
+            seen: HashMap::new(),
             suffering: HashMap::new(),
             done: vec![],
             hierarchy: vec![],
@@ -146,6 +149,12 @@ impl<'a> LevelTracker<'a> {
     /// Whether a task of `leaf` is held on a CPU by some level.
     pub(super) fn held(&self, leaf: CgroupId, cpu: u32) -> bool {
         self.setting.path(&leaf).iter().any(|&level| self.marked(level, cpu))
+    }
+
+    /// When the last level of a path that is not held any more was released on a CPU. Ends that were not traced are found
+    /// late, so this is not always the end found last.
+    pub(super) fn released(&self, leaf: CgroupId, cpu: u32) -> Option<MonoNs> {
+        self.setting.path(&leaf).iter().filter_map(|&level| self.cleared.get(&(level, cpu)).copied()).max()
     }
 
     /// CPUs on which a level is out of quota.
@@ -170,11 +179,7 @@ impl<'a> LevelTracker<'a> {
             What::Queue(queue) => self.queue(queue, event.at, &mut changes),
             What::Period(run) => {
                 self.nobody_listed(run, &mut changes);
-                if run.active {
-                    self.expected.insert(run.cgroup, run.next_expires);
-                } else {
-                    self.expected.remove(&run.cgroup);
-                }
+                self.seen.insert(run.cgroup, Grid { point: run.expires, period: run.period });
             }
             What::Slack(run) => self.nobody_listed(run, &mut changes),
             What::Migrate { .. } | What::Exit { .. } => {}
@@ -250,7 +255,8 @@ impl<'a> LevelTracker<'a> {
         };
         let at = at.max(throttle.marked);
         self.done.push(Throttle { end: Some(at), ended_by: Some(by), ..throttle });
-        changes.cleared.push((cgroup, cpu, at));
+        changes.cleared.push((cgroup, cpu));
+        self.cleared.insert((cgroup, cpu), at);
         let released: Vec<_> = self
             .suffering
             .keys()
@@ -260,6 +266,7 @@ impl<'a> LevelTracker<'a> {
             })
             .collect();
         for key in released {
+            let at = self.released(key.0, cpu).unwrap_or(at);
             if let Some(start) = self.suffering.remove(&key) {
                 self.hierarchy.push(HierarchyThrottle {
                     cgroup: key.0,
@@ -275,17 +282,21 @@ impl<'a> LevelTracker<'a> {
     /// When a throttle ended that an event shows over although nothing showed its end: at a grant whose remote call was not
     /// traced, or at a boundary whose timer run was not.
     fn sooner(&self, throttle: &Throttle, granted: Option<MonoNs>, shown: MonoNs) -> (MonoNs, EndedBy) {
-        let boundary = self.expected.get(&throttle.cgroup).copied();
+        // While a CPU is throttled the timer is armed: it runs at every point of the grid.
+        let boundary = self.seen.get(&throttle.cgroup).filter(|grid| grid.period != DurationNs::ZERO).map(|grid| {
+            let from = throttle.marked.max(grid.point);
+            from + grid.to_next(from)
+        });
         match (granted, boundary) {
             (Some(granted), _) => (granted.min(shown), EndedBy::Grant),
-            (None, Some(due)) if throttle.marked <= due && due < shown => (due, EndedBy::Boundary),
+            (None, Some(due)) if due < shown => (due, EndedBy::Boundary),
             _ => (shown, EndedBy::Later),
         }
     }
 
     /// All throttles, those still open included, in order of their start.
     pub(super) fn finish(self) -> (Vec<Throttle>, Vec<HierarchyThrottle>) {
-        let Self { setting: _, open, granted: _, expected: _, suffering, mut done, mut hierarchy } = self;
+        let Self { setting: _, open, granted: _, cleared: _, seen: _, suffering, mut done, mut hierarchy } = self;
         done.extend(open.into_values());
         done.sort_by_key(|throttle| (throttle.marked, throttle.cgroup, throttle.cpu));
         hierarchy.extend(suffering.into_iter().map(|((cgroup, cpu), start)| HierarchyThrottle {

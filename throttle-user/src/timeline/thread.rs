@@ -243,9 +243,9 @@ impl<'a> ThreadTracker<'a> {
             let path = self.setting.path(&open.cgroup);
             match open.state {
                 State::Throttled { cpu } if !levels.held(open.cgroup, cpu) => {
-                    let cleared = changes.cleared.iter().filter(|(level, on, _)| *on == cpu && path.contains(level));
-                    if let Some(&(_, _, last)) = cleared.max_by_key(|(_, _, at)| *at) {
-                        open.turn(last, State::Waiting { cpu });
+                    let cleared = changes.cleared.iter().any(|(level, on)| *on == cpu && path.contains(level));
+                    if let Some(released) = levels.released(open.cgroup, cpu).filter(|_| cleared) {
+                        open.turn(released, State::Waiting { cpu });
                     }
                 }
                 State::Waiting { cpu }
