@@ -40,8 +40,8 @@ pub struct Layout {
     pub se_parent: u32,
     /// Byte that holds `cfs_rq.throttled`
     pub cfs_rq_throttled: u32,
-    /// Bits of that byte that are the flag: one bit from 6.18 on (`bool throttled:1`), the low byte of the int before
-    pub cfs_rq_throttled_mask: u32,
+    /// Bit of that byte that is the flag: any from 6.18 on (`bool throttled:1`), the lowest of an int that is 0 or 1 before
+    pub cfs_rq_throttled_bit: u32,
     /// `cfs_rq.throttle_count`
     pub cfs_rq_throttle_count: u32,
     /// `cfs_rq.throttled_clock`

@@ -27,7 +27,7 @@ pub(crate) static LAYOUT: Layout = Layout {
     se_cfs_rq: ABSENT,
     se_parent: ABSENT,
     cfs_rq_throttled: ABSENT,
-    cfs_rq_throttled_mask: ABSENT,
+    cfs_rq_throttled_bit: ABSENT,
     cfs_rq_throttle_count: ABSENT,
     cfs_rq_throttled_clock: ABSENT,
     cfs_rq_throttled_clock_self: ABSENT,
@@ -248,23 +248,20 @@ impl Task {
     }
 
     /// What is out of quota on the task's CPU, from its own group up to [`MAX_LEVELS`].
+    ///
+    /// Without a branch: above the topmost level the loads go through a null pointer and yield zeros. The verifier of 6.1 would
+    /// else follow every combination of levels, for both tasks of a switch, and give up after a million instructions.
     #[inline(always)]
     pub(crate) fn throttled_levels(self) -> Levels {
         let mut levels = Levels::default();
         let mut queue = self.queue();
         let mut parent = load_pointer::<Checked>(self.0, offset!(task_se_parent));
         for level in 0..MAX_LEVELS {
-            if queue.throttled() {
-                levels.throttled |= 1 << level;
-                if queue.counting() {
-                    levels.counting |= 1 << level;
-                }
-            }
-            if queue.counting_local() {
-                levels.counting_local |= 1 << level;
-            }
-            if parent.is_null() {
-                break;
+            let throttled = queue.flag();
+            levels.throttled |= throttled << level;
+            levels.counting |= (throttled & queue.counting()) << level;
+            if present!(cfs_rq_throttled_clock_self) {
+                levels.counting_local |= queue.counting_local() << level;
             }
             queue = CfsRq::new(load_pointer::<Checked>(parent, offset!(se_cfs_rq)));
             parent = load_pointer::<Checked>(parent, offset!(se_parent));
@@ -292,21 +289,27 @@ impl<A: Access> CfsRq<A> {
     /// This group's own quota ran out on this CPU.
     #[inline(always)]
     pub(crate) fn throttled(self) -> bool {
+        self.flag() != 0
+    }
+
+    /// The same as 0 or 1.
+    #[inline(always)]
+    fn flag(self) -> u16 {
         let byte: u8 = A::load(self.pointer, offset!(cfs_rq_throttled));
-        u32::from(byte) & offset!(cfs_rq_throttled_mask) != 0
+        u16::from(byte) >> offset!(cfs_rq_throttled_bit) & 1
     }
 
-    /// The kernel is counting `throttled_time` on this CPU. Before 6.6 the clock stays set after a throttle, so ask only while
-    /// [`Self::throttled`].
+    /// 1 while the kernel is counting `throttled_time` on this CPU. Before 6.6 the clock stays set after a throttle, so this
+    /// says something only while [`Self::throttled`].
     #[inline(always)]
-    pub(crate) fn counting(self) -> bool {
-        A::load::<u64>(self.pointer, offset!(cfs_rq_throttled_clock)) != 0
+    fn counting(self) -> u16 {
+        set(A::load(self.pointer, offset!(cfs_rq_throttled_clock)))
     }
 
-    /// The kernel is counting `cpu.stat.local` on this CPU.
+    /// 1 while the kernel is counting `cpu.stat.local` on this CPU; call only where the field is present.
     #[inline(always)]
-    pub(crate) fn counting_local(self) -> bool {
-        present!(cfs_rq_throttled_clock_self) && A::load::<u64>(self.pointer, offset!(cfs_rq_throttled_clock_self)) != 0
+    fn counting_local(self) -> u16 {
+        set(A::load(self.pointer, offset!(cfs_rq_throttled_clock_self)))
     }
 
     /// Levels, own and ancestors, that are out of quota on this CPU.
@@ -339,6 +342,12 @@ impl<A: Access> CfsRq<A> {
         let rq = load_pointer::<A>(self.pointer, offset!(cfs_rq_rq));
         A::load(rq, offset!(rq_cfsb_csd).wrapping_add(offset!(csd_func)))
     }
+}
+
+/// 1 for a clock that is not 0, without a branch: ns since boot stay far below 2^63, so the negative has the top bit.
+#[inline(always)]
+fn set(clock: u64) -> u16 {
+    u16::from((0u64.wrapping_sub(clock) >> 63) as u8)
 }
 
 /// `struct task_group *`

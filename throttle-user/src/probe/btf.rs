@@ -62,7 +62,7 @@ pub fn resolve(blob: &[u8], version: Version) -> Result<KernelLayout, BtfError> 
         se_cfs_rq: need("sched_entity.cfs_rq")?,
         se_parent: need("sched_entity.parent")?,
         cfs_rq_throttled: throttled.byte(),
-        cfs_rq_throttled_mask: throttled.mask(),
+        cfs_rq_throttled_bit: throttled.bit_of_byte(),
         cfs_rq_throttle_count: need("cfs_rq.throttle_count")?,
         cfs_rq_throttled_clock: need("cfs_rq.throttled_clock")?,
         cfs_rq_throttled_clock_self: want("cfs_rq.throttled_clock_self"),
@@ -118,7 +118,6 @@ pub fn resolve(blob: &[u8], version: Version) -> Result<KernelLayout, BtfError> 
 #[derive(Clone, Copy)]
 struct Place {
     bit: u32,
-    bitfield: u32,
 }
 
 impl Place {
@@ -126,9 +125,9 @@ impl Place {
         self.bit / 8
     }
 
-    /// Bits of the byte at [`Self::byte`] that hold the flag. Little-endian: an int's low byte holds 0 or 1.
-    fn mask(self) -> u32 {
-        if self.bitfield == 0 { 0xff } else { ((1 << self.bitfield) - 1) << (self.bit % 8) }
+    /// Bit of the byte at [`Self::byte`] that holds a flag. Little-endian: the lowest bit of an int that is 0 or 1.
+    fn bit_of_byte(self) -> u32 {
+        self.bit % 8
     }
 }
 
@@ -136,10 +135,10 @@ impl Place {
 fn find(btf: &Btf, path: &str) -> Option<Place> {
     let mut names = path.split('.');
     let mut current = structure(btf, names.next()?)?;
-    let mut place = Place { bit: 0, bitfield: 0 };
+    let mut place = Place { bit: 0 };
     for name in names {
         let (inner, member) = lookup(btf, &current, name, 0)?;
-        place = Place { bit: place.bit + inner, bitfield: member.bitfield_size().unwrap_or(0) };
+        place = Place { bit: place.bit + inner };
         current = strip(btf, &member)?;
     }
     Some(place)
@@ -233,8 +232,10 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_in_a_bitfield_is_masked_and_an_int_is_read_by_its_low_byte() {
-        assert_eq!(Place { bit: 3329, bitfield: 1 }.mask(), 2);
-        assert_eq!(Place { bit: 3328, bitfield: 0 }.mask(), 0xff);
+    fn a_flag_in_a_bitfield_is_read_by_its_bit_and_an_int_by_its_lowest() {
+        let bitfield = Place { bit: 3329 };
+        assert_eq!((bitfield.byte(), bitfield.bit_of_byte()), (416, 1));
+        let int = Place { bit: 3328 };
+        assert_eq!((int.byte(), int.bit_of_byte()), (416, 0));
     }
 }

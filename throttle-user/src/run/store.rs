@@ -147,7 +147,9 @@ impl RunDir {
         let path = self.file(&event_file(limit));
         let file =
             File::create(&path).map_err(|source| StoreError::File { what: "create", path: path.clone(), source })?;
-        Ok(EventWriter { path, out: Some(GzEncoder::new(BufWriter::new(file), Compression::default())) })
+        // Buffered on both sides: an event is written in dozens of small pieces, and compressing each costs more than all else.
+        let out = BufWriter::with_capacity(1 << 16, GzEncoder::new(BufWriter::new(file), Compression::fast()));
+        Ok(EventWriter { path, out: Some(out) })
     }
 
     /// Reads the raw record. A last line cut off by a kill is left out.
@@ -231,7 +233,7 @@ impl Lines {
 #[derive(Debug)]
 pub struct EventWriter {
     path: PathBuf,
-    out: Option<GzEncoder<BufWriter<File>>>,
+    out: Option<BufWriter<GzEncoder<BufWriter<File>>>>,
 }
 
 impl EventWriter {
@@ -268,7 +270,8 @@ impl EventWriter {
     pub fn finish(&mut self) -> Result<(), StoreError> {
         let Some(out) = self.out.take() else { return Ok(()) };
         let path = &self.path;
-        out.finish().and_then(|mut inner| inner.flush()).map_err(|source| StoreError::File {
+        let finished = out.into_inner().map_err(io::IntoInnerError::into_error).and_then(GzEncoder::finish);
+        finished.and_then(|mut inner| inner.flush()).map_err(|source| StoreError::File {
             what: "write",
             path: path.clone(),
             source,
