@@ -198,6 +198,16 @@ impl<'a> LevelTracker<'a> {
         }
     }
 
+    /// No level of a path was out of quota on a CPU at an instant.
+    pub(super) fn clear_path(&mut self, leaf: CgroupId, cpu: u32, at: MonoNs) -> Changes {
+        let mut changes = Changes::default();
+        let setting = self.setting;
+        for &level in setting.path(&leaf) {
+            self.clear(level, cpu, at, EndedBy::Later, &mut changes);
+        }
+        changes
+    }
+
     /// Takes over the marks that a task showed on its path.
     fn levels(&mut self, task: &OnCpu, cpu: u32, at: MonoNs, changes: &mut Changes) {
         let setting = self.setting;

@@ -99,6 +99,10 @@ impl Timeline {
                 let marked = levels.marked_cpus(run.cgroup);
                 boundaries.entry(run.cgroup).or_default().push(Boundary::new(event, run, marked));
             }
+            if let Some((leaf, cpu, arrived)) = threads.untraced_arrival(event) {
+                let changes = levels.clear_path(leaf, cpu, arrived);
+                threads.follow_marks(event, &changes, &levels);
+            }
             let changes = levels.observe(event);
             threads.observe(event, &changes, &levels);
         }

@@ -219,6 +219,16 @@ impl<'a> ThreadTracker<'a> {
         }
     }
 
+    /// A held thread that leaves a CPU must have been released before it arrived there, although neither was traced: its leaf
+    /// cgroup, the CPU, and when it arrived.
+    pub(super) fn untraced_arrival(&self, event: &Event) -> Option<(CgroupId, u32, MonoNs)> {
+        let What::Switch { prev: Some(prev), ran: Some(ran), .. } = &event.what else { return None };
+        let open = self.live.get(&prev.thread)?;
+        let arrived = MonoNs(event.at.0.saturating_sub(ran.0));
+        let held = matches!(open.state, State::Throttled { .. }) && arrived >= open.since;
+        held.then_some((prev.cgroup, event.cpu, arrived))
+    }
+
     /// Notes of the stretch that just ended how much of it was charged to nobody.
     fn charge(&mut self, thread: u32, now: Option<DurationNs>) {
         let Some(open) = self.live.get_mut(&thread) else { return };
@@ -235,7 +245,7 @@ impl<'a> ThreadTracker<'a> {
     }
 
     /// Marks set or cleared move threads between waiting and throttled.
-    fn follow_marks(&mut self, event: &Event, changes: &Changes, levels: &LevelTracker<'_>) {
+    pub(super) fn follow_marks(&mut self, event: &Event, changes: &Changes, levels: &LevelTracker<'_>) {
         if changes.set.is_empty() && changes.cleared.is_empty() {
             return;
         }
