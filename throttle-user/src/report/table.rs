@@ -140,6 +140,9 @@ fn build(summary: &RunSummary, columns: &[Column], head: fn(&Column) -> &'static
     table
 }
 
+/// Above this share of the wall time, unknown is named below the table.
+const UNKNOWN_WORTH_SAYING: f64 = 0.001;
+
 /// What the table cannot say in a cell: marks explained, disagreements in words. A line each.
 fn notes(summary: &RunSummary) -> String {
     let mut notes = String::new();
@@ -155,6 +158,14 @@ fn notes(summary: &RunSummary) -> String {
         );
     }
     for limit in &summary.limits {
+        if let Some(share) = limit.unknown_share_p99.filter(|&share| share > UNKNOWN_WORTH_SAYING) {
+            let _ = writeln!(
+                notes,
+                "{}: up to {:.1} % of a request's wall time is unknown (p99)",
+                limit.limit,
+                share * 100.0
+            );
+        }
         let _ = match &limit.agreement {
             Agreement::Agrees => Ok(()),
             Agreement::Differs { because } => {

@@ -8,7 +8,7 @@ use nix::{
     unistd::Pid,
 };
 use tokio::{
-    io::{AsyncBufReadExt, BufReader},
+    io::{AsyncBufReadExt, AsyncReadExt, BufReader},
     process::{Child, Command},
     time::timeout,
 };
@@ -39,16 +39,24 @@ impl BurnServer {
             .args(["--workers", &workers.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot start {} serve", program.display()))?;
         let stdout = child.stdout.take().context("the server has no stdout")?;
+        let mut stderr = child.stderr.take().context("the server has no stderr")?;
+        // Read to its end, so that the server never waits to say something.
+        let said = tokio::spawn(async move {
+            let mut said = String::new();
+            let _ = stderr.read_to_string(&mut said).await;
+            said
+        });
         let mut lines = BufReader::new(stdout).lines();
         let line = timeout(START, lines.next_line()).await.context("the server did not start within 60 s")??;
         let Some(url) = line.as_deref().and_then(|line| line.strip_prefix("listening ")) else {
             let status = child.wait().await?;
-            bail!("the server ended before it listened ({status}); what it said stands above");
+            bail!("the server ended before it listened ({status}): {}", said.await.unwrap_or_default().trim());
         };
         let target = Target::parse(url)?;
         Ok(Self { child, target })
