@@ -59,7 +59,10 @@ pub fn main() -> ExitCode {
 
 /// Sends the probe's own diagnostics (aya-log) to stderr.
 fn probe_log() {
-    env_logger::Builder::new().filter_level(log::LevelFilter::Trace).target(env_logger::Target::Stderr).init();
+    env_logger::Builder::new()
+        .filter_module("throttle_probe", log::LevelFilter::Trace)
+        .target(env_logger::Target::Stderr)
+        .init();
 }
 
 #[cfg(test)]
