@@ -102,7 +102,8 @@ pub(crate) fn boot(
     let file = |ending: &str| logs.join(format!("{name}.{ending}"));
     let (log, results, own) = (file("console"), file("tar"), file("qemu"));
     let mut command = Command::new(QEMU);
-    command.args(mode.arguments()).args(ARGUMENTS).arg(KERNEL_ARGUMENTS);
+    // A word the kernel does not know becomes a variable of init's environment, and so of the tests'.
+    command.args(mode.arguments()).args(ARGUMENTS).arg(format!("{KERNEL_ARGUMENTS} THROTTLE_GUEST={mode}"));
     command.arg("-kernel").arg(image).arg("-initrd").arg(initramfs);
     for port in [&log, &results] {
         // A comma in the path would end it.

@@ -63,7 +63,12 @@ pub(crate) fn judge(boot: &Boot, mode: Mode, tests: &[TestBinary], study: Study,
     for test in tests {
         step(&test.name).judge(&test.name, test.names.len() as u64, &mut verdict);
     }
-    let mut problems = step(STUDY).failure(STUDY).into_iter().collect::<Vec<_>>();
+    // 1 says that something is not right; in real time the figures decide how far off is too far.
+    let mut sweep = step(STUDY);
+    if mode == Mode::Smp && sweep.code.as_deref().map(str::trim) == Some("1") {
+        sweep.code = Some("0".to_owned());
+    }
+    let mut problems: Vec<String> = sweep.failure(STUDY).into_iter().collect();
     match study.problems(&out.join(RUN), mode) {
         Ok(found) => problems.extend(found),
         Err(error) => problems.push(format!("{error:#}")),
