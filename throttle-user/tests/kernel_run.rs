@@ -89,15 +89,40 @@ fn signal(child: &Child, signal: Signal) {
     kill(Pid::from_raw(child.id().try_into().expect("a pid")), signal).expect("signals");
 }
 
-/// Some tenths of a second of CPU in one thread, without a child.
-const SPIN: &str = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+/// Some tenths of a second of CPU in one thread, without a child. Emulated CPUs are many times slower.
+fn spin() -> String {
+    let turns = if guest().is_some() { 30_000 } else { 300_000 };
+    format!("i=0; while [ $i -lt {turns} ]; do i=$((i+1)); done")
+}
+
+/// How time passes where CPUs are emulated: `icount` or `smp`, as `cargo xtask vm-test` says.
+fn guest() -> Option<String> {
+    std::env::var("THROTTLE_GUEST").ok()
+}
+
+/// Our figures agree with the kernel's counters. On two emulated CPUs the host takes one away for milliseconds between the
+/// instant the kernel notes and the tracepoint: there counts must be equal, and times near.
+fn assert_agrees(json: &Value, output: &Output) {
+    if guest().as_deref() != Some("smp") {
+        assert_eq!(json["agreement"]["verdict"], "agrees", "{}", said(output));
+        return;
+    }
+    let checks = json["checks"].as_array().expect("checks");
+    for check in checks {
+        let number = |field: &str| check[field].as_u64().expect("a number");
+        let (observed, kernel, tolerance) = (number("observed"), number("kernel"), number("tolerance"));
+        let within = if tolerance == 0 { 0 } else { (kernel / 20).max(5_000_000).max(tolerance) };
+        assert!(observed.abs_diff(kernel) <= within, "{check} {}", said(output));
+    }
+    assert_eq!(json["lost_events"], 0, "{}", said(output));
+}
 
 #[test]
 fn kernel_a_spinner_is_throttled_period_by_period_and_the_kernel_agrees() {
     let _turn = one_at_a_time();
-    let (output, run, json) = explained(&["--limit", "200m"], &["sh", "-c", SPIN]);
+    let (output, run, json) = explained(&["--limit", "200m"], &["sh", "-c", &spin()]);
     assert_eq!(code(&output), 0, "{}", said(&output));
-    assert_eq!(json["agreement"]["verdict"], "agrees", "{}", said(&output));
+    assert_agrees(&json, &output);
     assert_eq!(run.lost_events, 0);
     assert_eq!(run.killed, 0);
 
@@ -125,10 +150,10 @@ fn kernel_a_spinner_is_throttled_period_by_period_and_the_kernel_agrees() {
 #[test]
 fn kernel_threads_at_once_are_all_seen_and_share_the_quota() {
     let _turn = one_at_a_time();
-    let loops = format!("for j in 1 2 3; do ({SPIN}) & done; wait");
+    let loops = format!("for j in 1 2 3; do ({}) & done; wait", spin());
     let (output, run, json) = explained(&["--limit", "400m", "--flat", "--threads-shown", "2"], &["sh", "-c", &loops]);
     assert_eq!(code(&output), 0, "{}", said(&output));
-    assert_eq!(json["agreement"]["verdict"], "agrees", "{}", said(&output));
+    assert_agrees(&json, &output);
     assert_eq!(run.levels.len(), 1);
     // The three loops, and sometimes the shell that starts them.
     let held = run.threads.iter().filter(|row| row.shares.throttled().0 > 0).count();
@@ -140,9 +165,9 @@ fn kernel_threads_at_once_are_all_seen_and_share_the_quota() {
 #[test]
 fn kernel_without_a_limit_nothing_is_throttled_and_all_is_seen() {
     let _turn = one_at_a_time();
-    let (output, run, json) = explained(&["--limit", "unlimited"], &["sh", "-c", SPIN]);
+    let (output, run, json) = explained(&["--limit", "unlimited"], &["sh", "-c", &spin()]);
     assert_eq!(code(&output), 0, "{}", said(&output));
-    assert_eq!(json["agreement"]["verdict"], "agrees", "{}", said(&output));
+    assert_agrees(&json, &output);
     assert_eq!((run.throttled_wall_ns.0, run.quota_us, run.periods.len()), (0, None, 0));
     let shares = run.threads[0].shares;
     assert!(
@@ -197,7 +222,7 @@ fn kernel_what_outlives_the_main_process_is_killed_and_counted() {
     }
     let json: Value = serde_json::from_str(&fs::read_to_string(&file).expect("JSON")).expect("JSON");
     assert_eq!((json["killed"].as_u64(), json["status"]["code"].as_u64()), (Some(2), Some(3)));
-    assert_eq!(json["agreement"]["verdict"], "agrees", "{}", said(&output));
+    assert_agrees(&json, &output);
 }
 
 #[test]

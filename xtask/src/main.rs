@@ -1,14 +1,16 @@
-//! Developer commands: `cargo xtask setup`, `sweep`, `test`. Parses, then calls one of them; a file a command.
+//! Developer commands: `cargo xtask setup`, `sweep`, `test`, `vm-test`. Parses, then calls one of them; a file a command.
 #![forbid(unsafe_code)]
 
 mod ability;
 mod counts;
 mod cpu_cgroup;
 mod exec;
+mod interrupt;
 mod setup;
 mod sweep;
 mod test;
 mod toolchain;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -29,8 +31,10 @@ enum Task {
     Setup(setup::Options),
     /// Build with real eBPF and sweep CPU limits (`throttle sweep`).
     Sweep(sweep::Options),
-    /// Run the tests: formatting, lints, units, architecture, running kernel.
+    /// Run the tests: formatting, lints, units, architecture, running kernel, other kernels in guests.
     Test(test::Options),
+    /// Run the kernel tests and the study on other kernels, in emulated guests.
+    VmTest(vm::Options),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +49,7 @@ fn run(task: &Task) -> Result<ExitCode> {
         Task::Setup(options) => setup::run(options).map(|()| ExitCode::SUCCESS),
         Task::Sweep(options) => sweep::run(options).map(|()| ExitCode::SUCCESS),
         Task::Test(options) => test::run(options),
+        Task::VmTest(options) => vm::run(options),
     }
 }
 

@@ -1,8 +1,7 @@
-//! `cargo xtask test`: every tier of tests, from formatting to the running kernel, and one line that says how each went.
+//! `cargo xtask test`: every tier of tests, from formatting to kernels in guests, and one line that says how each went.
 
 use std::fmt;
 use std::process::{Command, ExitCode};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -10,14 +9,11 @@ use clap::ValueEnum;
 use crate::counts::{Counts, is_named, listed};
 use crate::cpu_cgroup::Priority;
 use crate::exec::{Show, cargo, collect, exec};
-use crate::{ability, setup};
+use crate::{ability, interrupt, setup, vm};
 
 /// Test functions with these prefixes belong to the tier of that name, all others to `unit`.
 const KERNEL: &str = "kernel_";
 const ARCHITECTURE: &str = "architecture_";
-
-/// Set by Ctrl-C while the kernel tier runs; before that, Ctrl-C ends us at once.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Which tiers to run.
 #[derive(Debug, clap::Args)]
@@ -25,7 +21,7 @@ pub(crate) struct Options {
     /// Run only this tier; may be given several times. All by default.
     #[arg(long = "tier", value_enum)]
     tiers: Vec<Tier>,
-    /// Do without the kernel tier, and without what building the probe takes.
+    /// Do without the kernel and guests tiers, and without what building the probe takes.
     #[arg(long)]
     without_kernel: bool,
 }
@@ -43,6 +39,8 @@ pub(crate) enum Tier {
     Architecture,
     /// Tests whose names start with `kernel_`: one at a time, as root, on the running kernel.
     Kernel,
+    /// The same tests and the study on other kernels, in emulated guests (`cargo xtask vm-test`).
+    Guests,
 }
 
 /// How a tier went.
@@ -69,7 +67,7 @@ enum Outcome {
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let wanted = |tier: &Tier| options.tiers.is_empty() || options.tiers.contains(tier);
     let tiers: Vec<Tier> = Tier::value_variants().iter().copied().filter(wanted).collect();
-    if tiers.contains(&Tier::Kernel) && !options.without_kernel {
+    if tiers.iter().any(|tier| tier.needs_probe()) && !options.without_kernel {
         setup::run(&setup::Options {})?;
     }
     let mut outcomes = Vec::new();
@@ -80,13 +78,14 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             Tier::Clippy => check(clippy())?,
             Tier::Unit => unit()?,
             Tier::Architecture => architecture()?,
-            Tier::Kernel if options.without_kernel => Outcome::LeftOut,
+            Tier::Kernel | Tier::Guests if options.without_kernel => Outcome::LeftOut,
             Tier::Kernel => kernel()?,
+            Tier::Guests => guests()?,
         };
         outcomes.push((tier, outcome));
     }
     println!("{}", closing_line(&outcomes));
-    Ok(ExitCode::from(if INTERRUPTED.load(Ordering::Relaxed) { 130 } else { exit_code(&outcomes) }))
+    Ok(ExitCode::from(if interrupt::asked() { 130 } else { exit_code(&outcomes) }))
 }
 
 /// All of the workspace, and the probe's own sources as far as the host's compiler can check them.
@@ -121,9 +120,24 @@ fn kernel() -> Result<Outcome> {
     // Listed first: the build needs no priority.
     let Some(names) = listed_tests()? else { return Ok(Outcome::Broken(Counts::default())) };
     // Ctrl-C reaches the tests as well; we outlive them to take the group away.
-    ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed))?;
+    interrupt::listen()?;
     let _priority = Priority::take().inspect_err(|why| eprintln!("test: kernel: without priority: {why:#}")).ok();
     named(&names, KERNEL, &["--test-threads=1"])
+}
+
+/// Tests in guests, with priority as well: on two CPUs their time is real.
+fn guests() -> Result<Outcome> {
+    if let Some(why) = vm::obstacle() {
+        return Ok(Outcome::CannotRun(why));
+    }
+    interrupt::listen()?;
+    Ok(match vm::guests(&vm::Options::default()) {
+        Ok(counts) => Outcome::Ran(counts),
+        Err(error) => {
+            eprintln!("test: guests: {error:#}");
+            Outcome::Broken(Counts::default())
+        }
+    })
 }
 
 /// Runs those of `names` whose functions' names start with `prefix`.
@@ -194,6 +208,16 @@ fn exit_code(outcomes: &[(Tier, Outcome)]) -> u8 {
     }
 }
 
+impl Tier {
+    /// Whether its tests load the eBPF object.
+    fn needs_probe(self) -> bool {
+        match self {
+            Self::Fmt | Self::Clippy | Self::Unit | Self::Architecture => false,
+            Self::Kernel | Self::Guests => true,
+        }
+    }
+}
+
 impl fmt::Display for Tier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -202,6 +226,7 @@ impl fmt::Display for Tier {
             Self::Unit => "unit",
             Self::Architecture => "architecture",
             Self::Kernel => "kernel",
+            Self::Guests => "guests",
         })
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Setting, boundary::Grid, interval::Span};
+use super::{CountsFrom, Setting, boundary::Grid, interval::Span};
 use crate::{
     event::{CgroupId, Event, OnCpu, QueueState, Release, TimerRun, What},
     time::{DurationNs, MonoNs},
@@ -267,6 +267,9 @@ impl<'a> LevelTracker<'a> {
         self.done.push(Throttle { end: Some(at), ended_by: Some(by), ..throttle });
         changes.cleared.push((cgroup, cpu));
         self.cleared.insert((cgroup, cpu), at);
+        if self.setting.counts_from == CountsFrom::Queued && throttle.start.is_some() {
+            self.pass_on(cgroup, cpu, at);
+        }
         let released: Vec<_> = self
             .suffering
             .keys()
@@ -285,6 +288,22 @@ impl<'a> LevelTracker<'a> {
                     end: Some(at.max(start)),
                     complete: true,
                 });
+            }
+        }
+    }
+
+    /// A queue released with something in it is queued again with its parent, up to the first ancestor that is itself out of
+    /// quota. From then on that one holds something, and is counted; no event shows it (6.6 to 6.17: kernel/sched/fair.c,
+    /// `unthrottle_cfs_rq` and `enqueue_entity`).
+    fn pass_on(&mut self, cgroup: CgroupId, cpu: u32, at: MonoNs) {
+        let setting = self.setting;
+        for &above in setting.path(&cgroup).iter().skip(1) {
+            if self.held(above, cpu) {
+                self.suffering.entry((above, cpu)).or_insert(at);
+            }
+            if let Some(throttle) = self.open.get_mut(&(above, cpu)) {
+                throttle.start.get_or_insert(at);
+                return;
             }
         }
     }
@@ -318,5 +337,92 @@ impl<'a> LevelTracker<'a> {
         }));
         hierarchy.sort_by_key(|throttle| (throttle.start, throttle.cgroup, throttle.cpu));
         (done, hierarchy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::event::{Left, Levels};
+
+    const CONTAINER: CgroupId = CgroupId(2);
+    const POD: CgroupId = CgroupId(1);
+
+    fn event(at: u64, what: What) -> Event {
+        Event { at: MonoNs(at), cpu: 0, seq: 0, what }
+    }
+
+    /// A task of the container leaves with both levels out of quota, of which the kernel counts the container alone: its
+    /// queue went first, so the pod's was empty by the time its own quota was found out.
+    fn both_out(at: u64) -> Event {
+        let prev = OnCpu {
+            thread: 7,
+            cgroup: CONTAINER,
+            levels: Levels(0b11),
+            counting: Levels(0b01),
+            counting_local: Levels(0b01),
+            hierarchy: true,
+        };
+        let what = What::Switch {
+            prev: Some(prev),
+            left: Some(Left::Throttled),
+            ran: None,
+            uncharged: None,
+            next: None,
+            from_idle: false,
+            to_idle: false,
+        };
+        event(at, what)
+    }
+
+    fn released(at: u64, cgroup: CgroupId, still_held: u32) -> Event {
+        let queue = QueueState {
+            cgroup,
+            cpu: 0,
+            entry: MonoNs(at),
+            throttled: false,
+            throttle_count: still_held,
+            runtime_remaining: 1,
+            release: Release::Period,
+        };
+        event(at, What::Queue(queue))
+    }
+
+    fn counted(counts_from: CountsFrom, events: &[Event]) -> (BTreeMap<CgroupId, u64>, BTreeMap<CgroupId, u64>) {
+        let paths = BTreeMap::from([(CONTAINER, vec![CONTAINER, POD]), (POD, vec![POD])]);
+        let setting = Setting { paths, counts_from, cpus: 1, watched_until: None };
+        let mut tracker = LevelTracker::new(&setting);
+        for event in events {
+            tracker.observe(event);
+        }
+        let (own, any) = tracker.finish();
+        (
+            own.iter().map(|throttle| (throttle.cgroup, throttle.counted().0)).collect(),
+            any.iter().map(|throttle| (throttle.cgroup, throttle.span(MonoNs(0)).length().0)).collect(),
+        )
+    }
+
+    #[test]
+    fn a_pod_still_out_of_quota_is_counted_from_when_its_container_is_released_into_it() {
+        let events = [both_out(100), released(110, CONTAINER, 1), released(130, POD, 0)];
+        let (own, any) = counted(CountsFrom::Queued, &events);
+        assert_eq!(own, BTreeMap::from([(CONTAINER, 10), (POD, 20)]));
+        assert_eq!(any, BTreeMap::from([(CONTAINER, 30), (POD, 20)]));
+    }
+
+    #[test]
+    fn a_pod_released_before_its_container_never_held_anything() {
+        let events = [both_out(100), released(110, POD, 0), released(130, CONTAINER, 0)];
+        let (own, any) = counted(CountsFrom::Queued, &events);
+        assert_eq!(own, BTreeMap::from([(CONTAINER, 30), (POD, 0)]));
+        assert_eq!(any, BTreeMap::from([(CONTAINER, 30)]));
+    }
+
+    #[test]
+    fn where_tasks_are_held_one_by_one_the_pods_clock_does_not_start_by_itself() {
+        let events = [both_out(100), released(110, CONTAINER, 1), released(130, POD, 0)];
+        assert_eq!(counted(CountsFrom::Task, &events).0, BTreeMap::from([(CONTAINER, 10), (POD, 0)]));
     }
 }
