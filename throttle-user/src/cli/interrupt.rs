@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use tokio::{
@@ -11,11 +11,17 @@ use tokio::{
 };
 
 use super::exit::{Exit, tell};
+use crate::time::{DurationNs, MonoNs, now};
+
+/// Signals this close together are one wish.
+const TOGETHER: DurationNs = DurationNs::from_millis(500);
 
 /// Whether the user wants an end. Clones share the answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Interrupt {
     asked: Arc<AtomicBool>,
+    /// When the first signal came, `CLOCK_MONOTONIC` ns.
+    first: Arc<AtomicU64>,
     wake: Arc<Notify>,
 }
 
@@ -37,9 +43,14 @@ impl Interrupt {
 
     fn ask(&self) {
         if self.asked.swap(true, Ordering::AcqRel) {
+            // timeout(1) signals a process and then its group: one wish, two signals.
+            if now().since(MonoNs(self.first.load(Ordering::Acquire))) < TOGETHER {
+                return;
+            }
             tell(format_args!("throttle: ended at once; the next start removes the cgroups left behind"));
             std::process::exit(i32::from(Exit::Interrupted.code()));
         }
+        self.first.store(now().0, Ordering::Release);
         tell(format_args!("throttle: interrupted: keeping what was measured and cleaning up (again: end at once)"));
         self.wake.notify_waiters();
     }

@@ -38,15 +38,14 @@ pub(super) struct ReportArgs {
 pub(super) fn run(args: &ReportArgs) -> Verdict {
     let (dir, head) = RunDir::open(&args.dir).or_exit(Exit::BadInput)?;
     let derived = rederive(&dir, &head).or_exit(Exit::BadInput)?;
-    write_lines(&dir, &derived).or_exit(Exit::BrokeOff)?;
     let summary = summarise(&head, &derived);
-    write_derived(&head, &dir, &summary).or_exit(Exit::BrokeOff)?;
     if args.json {
         let text = serde_json::to_string_pretty(&summary).context("the summary as JSON").or_exit(Exit::BrokeOff)?;
         print(format_args!("{text}\n"))?;
     } else {
         print(format_args!("{}", table::text(&summary)))?;
     }
+    write_lines(&dir, &derived).and_then(|()| write_derived(&head, &dir, &summary)).or_exit(Exit::BrokeOff)?;
     Ok(Exit::Done)
 }
 

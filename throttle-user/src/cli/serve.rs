@@ -41,6 +41,9 @@ pub(super) struct ServeArgs {
     /// How several threads share the work of a request that does not say: split or whole.
     #[arg(long, default_value = "split", value_name = "MODE")]
     mode: FanOut,
+    /// End as well when standard input is closed: for a parent that may die without a word.
+    #[arg(long)]
+    while_stdin_open: bool,
     /// Cgroup directory to join before any thread is started, such as /sys/fs/cgroup/cpu/NAME.
     #[arg(long, value_name = "DIR")]
     cgroup: Option<PathBuf>,
@@ -74,13 +77,26 @@ async fn serve(args: &ServeArgs, burner: Burner) -> Verdict {
         Failure::Told { exit, error: error.into() }
     })?;
     print(format_args!("listening http://{}\n", server.address()))?;
-    server.serve(shutdown(stop)).await.or_exit(Exit::BrokeOff)?;
+    server.serve(shutdown(stop, args.while_stdin_open)).await.or_exit(Exit::BrokeOff)?;
     Ok(Exit::Done)
 }
 
 /// Resolves at the first signal; the second ends the process.
-async fn shutdown(mut stop: StopSignals) {
-    stop.next().await;
+async fn shutdown(mut stop: StopSignals, while_stdin_open: bool) {
+    if while_stdin_open {
+        // A blocked read on a thread of its own: it causes no wakeup while nothing happens.
+        let (closed, wait) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || {
+            let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+            let _ = closed.send(());
+        });
+        tokio::select! {
+            () = stop.next() => {}
+            _ = wait => return,
+        }
+    } else {
+        stop.next().await;
+    }
     tell(format_args!("throttle serve: stopping; a second signal does not wait for requests"));
     tokio::spawn(async move {
         stop.next().await;

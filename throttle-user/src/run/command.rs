@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     agree::{Agreement, Check},
-    derive::{LevelLine, RawLimit, agreement, bracket, checks, idle_while_held, level_line},
+    derive::{LevelLine, RawLimit, agreement, bracket, changed, checks, idle_while_held, level_line},
     environment::Environment,
     need::Need,
     record::Ending,
@@ -244,7 +244,7 @@ pub fn explain(raw: RawCommand, timeline: &Timeline, setting: &Setting) -> Comma
         levels,
         lost_events,
         untraced_events: timeline.untraced,
-        agreement: agreement(&raw.limit, lost_events, &checks),
+        agreement: agreement(&raw.limit, lost_events, &checks, changed(&raw.limit, timeline, counted)),
         checks,
         ending: end.map_or_else(
             || Ending::Broken { cause: "the counters were not read again".to_owned() },

@@ -328,7 +328,7 @@ fn limit_line(
         quota_us: quota.us(),
         period_us,
         burst_us,
-        agreement: agreement(raw, lost_events, &checks),
+        agreement: agreement(raw, lost_events, &checks, changed(raw, timeline, window)),
         levels,
         elapsed_ns: served.length(),
         pod_cpu_ns: activity.used(served),
@@ -458,7 +458,34 @@ pub(super) fn checks(levels: &[LevelLine], requests: &[&RequestLine]) -> Vec<Che
     checks
 }
 
-pub(super) fn agreement(raw: &RawLimit, lost_events: u64, checks: &[Check]) -> Agreement {
+/// What a period boundary showed of the limit that was not what was set, in words; `None` = nothing.
+pub(super) fn changed(raw: &RawLimit, timeline: &Timeline, window: Span) -> Option<String> {
+    let Bandwidth { quota, period_us, burst_us } = raw.begin.bandwidth;
+    let set = (
+        quota.us().map(DurationNs::from_micros),
+        DurationNs::from_micros(period_us),
+        DurationNs::from_micros(burst_us),
+    );
+    raw.begin.levels.iter().find_map(|level| {
+        let shown = timeline.boundaries_of(level.cgroup_id).iter().filter(|boundary| window.contains(boundary.exit));
+        let other = shown.map(|boundary| (boundary.quota, boundary.period, boundary.burst)).find(|shown| *shown != set)?;
+        let words = |(quota, period, burst): (Option<DurationNs>, DurationNs, DurationNs)| {
+            let quota = quota.map_or_else(|| "no quota".to_owned(), |quota| format!("{} ms", quota.as_millis_f64()));
+            format!("{quota} each {} ms, burst {} ms", period.as_millis_f64(), burst.as_millis_f64())
+        };
+        let name = match level.level {
+            LevelName::Container => "container",
+            LevelName::Pod => "pod",
+        };
+        Some(format!(
+            "something else changed the limit of the {name} while it was measured, from {} to {}: the figures are of neither",
+            words(set),
+            words(other)
+        ))
+    })
+}
+
+pub(super) fn agreement(raw: &RawLimit, lost_events: u64, checks: &[Check], changed: Option<String>) -> Agreement {
     let not_compared = |because: &str| Agreement::NotCompared { because: because.to_owned() };
     let Some(end) = &raw.end else { return not_compared("the run was killed before the counters were read again") };
     let Some(after) = &end.levels else {
@@ -491,5 +518,6 @@ pub(super) fn agreement(raw: &RawLimit, lost_events: u64, checks: &[Check]) -> A
     if lost_events > 0 {
         because.push(format!("{lost_events} records lost"));
     }
+    because.extend(changed);
     if because.is_empty() { Agreement::Agrees } else { Agreement::Differs { because } }
 }

@@ -80,13 +80,26 @@ impl RunDir {
     /// [`StoreError`]; a folder that already holds a run is refused.
     pub fn create(path: &Path, head: &Head) -> Result<Self, StoreError> {
         let dir = Self { path: path.to_owned() };
-        if dir.file(HEAD).exists() {
+        if dir.file(HEAD).exists() || dir.file(RECORD).exists() {
             return Err(StoreError::Taken { path: path.to_owned() });
         }
         let raw = dir.file("raw");
         fs::create_dir_all(&raw).map_err(|source| StoreError::File { what: "create", path: raw, source })?;
         dir.write_json(HEAD, head)?;
         Ok(dir)
+    }
+
+    /// Removes what [`Self::create`] made, as long as nothing was recorded.
+    pub fn discard(self) {
+        let empty = fs::metadata(self.file(RECORD)).is_ok_and(|record| record.len() == 0);
+        if empty {
+            // Only what this run made: a folder that holds anything else stays.
+            let _ = fs::remove_dir_all(self.file("raw"));
+            for name in [HEAD, "runs.jsonl", "periods.jsonl"] {
+                let _ = fs::remove_file(self.file(name));
+            }
+            let _ = fs::remove_dir(&self.path);
+        }
     }
 
     /// Opens an existing run.

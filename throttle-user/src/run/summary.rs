@@ -186,9 +186,14 @@ fn node_idle_share(head: &Head, line: &LimitLine) -> Option<f64> {
     (capacity > 0).then(|| ratio(idle.0, capacity))
 }
 
-/// The model covers one thread at a time that finds its pools full: one stream of single-threaded requests.
+/// The model covers one thread at a time that finds its pools full: one stream of single-threaded requests. What a burst has
+/// saved up at the start of a request is not observed.
 fn model(head: &Head, line: &LimitLine, requests: &[&RequestLine]) -> Option<ModelSummary> {
-    if head.plan.threads != 1 || head.plan.streams != 1 || head.plan.gap_ns.0 < line.period_us * 1_000 {
+    if head.plan.threads != 1
+        || head.plan.streams != 1
+        || line.burst_us > 0
+        || head.plan.gap_ns.0 < line.period_us * 1_000
+    {
         return None;
     }
     let bandwidth = match line.quota_us {

@@ -16,7 +16,7 @@ use super::{
     report::write_derived,
 };
 use crate::{
-    cgroup::{CpuLimit, Hierarchy, Nesting, Version, remove_stale},
+    cgroup::{CpuLimit, Hierarchy, Nesting, ScratchError, Version, remove_stale},
     probe::prerequisites,
     report::table,
     request::FanOut,
@@ -52,13 +52,13 @@ pub(super) struct SweepArgs {
     #[arg(long, default_value = "200ms", value_parser = args::duration, value_name = "TIME")]
     gap: DurationNs,
     /// Worker threads a request is spread over.
-    #[arg(long, default_value = "1", value_name = "N")]
+    #[arg(long, default_value = "1", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
     /// How several threads share the work: split (each a part) or whole (each all of it).
     #[arg(long, default_value = "split", value_name = "MODE")]
     mode: FanOut,
     /// Streams at once.
-    #[arg(long, default_value = "1", value_name = "N")]
+    #[arg(long, default_value = "1", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     streams: u32,
     /// Limit pod and container, as the kubelet does (the default).
     #[arg(long, conflicts_with = "flat")]
@@ -149,7 +149,11 @@ async fn sweep(bench: &Bench<'_>) -> Result<(Vec<Derived>, Option<Failure>), Fai
         let (raw, events) = match arm::run(&shared, limit, bandwidth, &mut record, &progress).await {
             Ok(ran) => ran,
             Err(error) => {
-                let exit = if done.is_empty() { Exit::CannotRun } else { Exit::BrokeOff };
+                let exit = match error.downcast_ref::<ScratchError>() {
+                    Some(ScratchError::Place(_)) => Exit::BadInput,
+                    _ if done.is_empty() => Exit::CannotRun,
+                    _ => Exit::BrokeOff,
+                };
                 broke = Some(Failure::Told { exit, error: error.context(format!("limit {limit}")) });
                 break;
             }
@@ -191,6 +195,13 @@ async fn sweep(bench: &Bench<'_>) -> Result<(Vec<Derived>, Option<Failure>), Fai
 
 /// Writes summary and report, prints the table, and says how it ended.
 fn conclude(args: &SweepArgs, head: &Head, dir: &RunDir, derived: &[Derived], broke: Option<Failure>) -> Verdict {
+    if derived.is_empty()
+        && let Some(failure) = broke
+    {
+        // Nothing was measured: the same command can be given again with the same folder.
+        dir.clone().discard();
+        return Err(failure);
+    }
     let summary = summarise(head, derived);
     let written = write_derived(head, dir, &summary);
     if args.json {

@@ -37,7 +37,9 @@ impl BurnServer {
             .arg("--cgroup")
             .arg(cgroup)
             .args(["--workers", &workers.to_string()])
-            .stdin(Stdio::null())
+            // Closed with this process, however it ends: the server then ends too.
+            .arg("--while-stdin-open")
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
