@@ -3,6 +3,9 @@
 //! A request's window is tiled by the states of its thread; the shares sum to the wall time to the nanosecond, and what is
 //! not known is shown as `unknown`, never spread.
 
+#[cfg(test)]
+mod properties;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{

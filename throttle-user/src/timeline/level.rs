@@ -13,6 +13,9 @@ use crate::{
     time::{DurationNs, MonoNs},
 };
 
+/// A timer's entry is stamped after it looked at the list of throttled queues, at most this much.
+const LOOK: DurationNs = DurationNs::from_micros(20);
+
 /// How a throttle was seen to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -164,16 +167,22 @@ impl<'a> LevelTracker<'a> {
                         CountsFrom::Queued => *left != Some(Left::Blocked),
                         CountsFrom::Mark => true,
                     };
-                    self.suffer(prev, event.cpu, event.at, suffers);
+                    if suffers {
+                        self.suffer(prev.cgroup, event.cpu, event.at);
+                    }
                 }
                 if let Some(next) = next {
                     self.levels(next, event.cpu, event.at, &mut changes);
-                    self.suffer(next, event.cpu, event.at, self.setting.counts_from != CountsFrom::Task);
+                    if self.setting.counts_from != CountsFrom::Task {
+                        self.suffer(next.cgroup, event.cpu, event.at);
+                    }
                 }
             }
             What::Wakeup { task, target_cpu, .. } => {
                 self.levels(task, *target_cpu, event.at, &mut changes);
-                self.suffer(task, *target_cpu, event.at, self.setting.counts_from != CountsFrom::Task);
+                if self.setting.counts_from != CountsFrom::Task {
+                    self.suffer(task.cgroup, *target_cpu, event.at);
+                }
             }
             What::Queue(queue) => self.queue(queue, event.at, &mut changes),
             What::Period(run) => {
@@ -190,12 +199,17 @@ impl<'a> LevelTracker<'a> {
         changes
     }
 
-    /// A timer found no throttled CPU: whatever was still open is over.
+    /// A timer found no throttled CPU: whatever was still open before it looked is over.
     fn nobody_listed(&mut self, run: &TimerRun, changes: &mut Changes) {
         if run.throttled_cpus > 0 || run.truncated {
             return;
         }
-        let over: Vec<_> = self.open.range((run.cgroup, 0)..=(run.cgroup, u32::MAX)).map(|(&key, _)| key).collect();
+        let over: Vec<_> = self
+            .open
+            .range((run.cgroup, 0)..=(run.cgroup, u32::MAX))
+            .filter(|(_, throttle)| throttle.marked + LOOK <= run.entry)
+            .map(|(&key, _)| key)
+            .collect();
         for (level, cpu) in over {
             self.clear(level, cpu, run.entry, EndedBy::Later, changes);
         }
@@ -213,20 +227,15 @@ impl<'a> LevelTracker<'a> {
         }
     }
 
-    /// A task shows that somebody suffers under the levels it showed.
-    fn suffer(&mut self, task: &OnCpu, cpu: u32, at: MonoNs, suffers: bool) {
-        if !suffers || task.levels.is_empty() {
-            return;
-        }
+    /// A runnable thread of `leaf` is held on a CPU: somebody suffers under the levels marked there.
+    pub(super) fn suffer(&mut self, leaf: CgroupId, cpu: u32, at: MonoNs) {
         let setting = self.setting;
-        let path = setting.path(&task.cgroup);
+        let path = setting.path(&leaf);
         for (distance, &level) in path.iter().enumerate() {
-            if task.levels.contains(distance)
-                && let Some(throttle) = self.open.get_mut(&(level, cpu))
-            {
+            if let Some(throttle) = self.open.get_mut(&(level, cpu)) {
                 throttle.start.get_or_insert(at);
             }
-            if (distance..path.len()).any(|above| task.levels.contains(above)) {
+            if path[distance..].iter().any(|&above| self.marked(above, cpu)) {
                 self.suffering.entry((level, cpu)).or_insert(at);
             }
         }

@@ -11,6 +11,11 @@ pub mod level;
 pub mod period;
 pub mod thread;
 
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+pub(crate) mod simulated;
+
 use std::collections::BTreeMap;
 
 use crate::{
@@ -21,7 +26,7 @@ use boundary::Boundary;
 use gap::Gap;
 use interval::{Span, Spans};
 use level::{HierarchyThrottle, LevelTracker, Throttle};
-use thread::{ThreadLine, ThreadTracker};
+use thread::{State, ThreadLine, ThreadTracker};
 
 /// From what instant the kernel counts a throttle (kernel/sched/fair.c, see ARCHITECTURE.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -87,7 +92,7 @@ impl Timeline {
         let span = Span::new(first.at, MonoNs(last.at.0 + 1));
         let gaps = gap::find(&events);
         let mut levels = LevelTracker::new(setting);
-        let mut threads = ThreadTracker::new(setting);
+        let mut threads = ThreadTracker::new(setting, span.start);
         let mut boundaries: BTreeMap<CgroupId, Vec<Boundary>> = BTreeMap::new();
         for event in &events {
             if let What::Period(run) = &event.what {
@@ -96,6 +101,13 @@ impl Timeline {
             }
             let changes = levels.observe(event);
             threads.observe(event, &changes, &levels);
+            // Threads that were waiting as their queue was throttled, or that were moved to a throttled queue, suffer without
+            // an event of their own.
+            if setting.counts_from == CountsFrom::Queued
+                && (!changes.set.is_empty() || matches!(event.what, What::Migrate { .. }))
+            {
+                threads.held().for_each(|(leaf, cpu)| levels.suffer(leaf, cpu, event.at));
+            }
         }
         let (mut threads, mut untraced) = threads.finish(span.end);
         gap::blank(&mut threads, &gaps);
@@ -134,13 +146,19 @@ impl Timeline {
 /// What the rest of the timeline says about a group between its boundaries.
 struct Drew {
     throttled: Vec<Span>,
-    ran: Spans,
-    cpus: u32,
+    /// When each CPU ran the group's threads.
+    ran: BTreeMap<u32, Spans>,
+    /// When each CPU had a thread of the group that ran or waited there, or may have had.
+    runnable: BTreeMap<u32, Spans>,
 }
 
-/// A CPU may keep this much of a pool over any number of idle periods (kernel/sched/fair.c, `min_cfs_rq_runtime`), so only
-/// what is used beyond it shows that the pool was drawn on.
+/// A CPU may keep this much of a pool over any number of idle periods (kernel/sched/fair.c, `min_cfs_rq_runtime`).
 const KEPT_LOCALLY: DurationNs = DurationNs::from_millis(1);
+/// And this much as long as some thread of the group is runnable there (`sysctl_sched_cfs_bandwidth_slice`, the default).
+const SLICE: DurationNs = DurationNs::from_millis(5);
+
+/// A running thread is charged at least this often: at the tick, and `CONFIG_HZ` is 100 or more.
+const TICK: DurationNs = DurationNs::from_millis(10);
 
 impl Drew {
     fn new(
@@ -150,16 +168,40 @@ impl Drew {
         threads: &BTreeMap<u32, ThreadLine>,
         end: MonoNs,
     ) -> Self {
+        let (mut ran, mut runnable): (BTreeMap<u32, Vec<Span>>, BTreeMap<u32, Vec<Span>>) = Default::default();
         let lines = threads.values().filter(|line| setting.path(&line.cgroup).contains(&cgroup));
+        for segment in lines.flat_map(|line| &line.segments) {
+            match segment.state {
+                State::Running { cpu } => {
+                    ran.entry(cpu).or_default().push(segment.span);
+                    runnable.entry(cpu).or_default().push(segment.span);
+                }
+                State::Waiting { cpu } | State::Throttled { cpu } => runnable.entry(cpu).or_default().push(segment.span),
+                State::Unknown => {
+                    (0..setting.cpus).for_each(|cpu| runnable.entry(cpu).or_default().push(segment.span));
+                }
+                State::Blocked => {}
+            }
+        }
+        let united = |spans: BTreeMap<u32, Vec<Span>>| {
+            spans.into_iter().map(|(cpu, spans)| (cpu, Spans::union(spans))).collect()
+        };
         Self {
             throttled: throttles
                 .iter()
                 .filter(|throttle| throttle.cgroup == cgroup)
                 .map(|throttle| throttle.span(end))
                 .collect(),
-            ran: Spans::union(lines.flat_map(|line| line.running().map(|(_, span)| span))),
-            cpus: setting.cpus,
+            ran: united(ran),
+            runnable: united(runnable),
         }
+    }
+
+    /// What a CPU may have had left of the pool at an instant.
+    fn kept(&self, cpu: u32, at: MonoNs) -> DurationNs {
+        let before = Span::new(MonoNs(at.0.saturating_sub(1)), at);
+        let was_runnable = self.runnable.get(&cpu).is_some_and(|spans| spans.within(before).next().is_some());
+        if was_runnable { SLICE } else { KEPT_LOCALLY }
     }
 }
 
@@ -171,6 +213,13 @@ impl boundary::Between for Drew {
 
     fn drew(&self, window: Span) -> bool {
         self.throttled.iter().any(|span| window.contains(span.start))
-            || self.ran.total_within(window) > DurationNs(KEPT_LOCALLY.0 * u64::from(self.cpus))
+            || self.ran.iter().any(|(&cpu, ran)| charged(ran, window) > self.kept(cpu, window.start))
     }
+}
+
+/// What of the time run in a window was surely charged in it: what ran on at its end perhaps not since the last tick.
+fn charged(ran: &Spans, window: Span) -> DurationNs {
+    let runs_on = ran.within(Span::new(MonoNs(window.end.0.saturating_sub(1)), window.end)).next().is_some();
+    let end = if runs_on { MonoNs(window.end.0.saturating_sub(TICK.0)) } else { window.end };
+    ran.total_within(Span::new(window.start, end))
 }

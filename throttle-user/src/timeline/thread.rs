@@ -120,9 +120,12 @@ impl Open {
                 true
             }
             // More is missing: what it did before it arrived is not known.
-            Some(arrived) if arrived >= self.since => {
+            Some(arrived) if arrived >= self.since || self.state == State::Unknown => {
+                if self.segments.is_empty() {
+                    self.since = self.since.min(arrived);
+                }
                 self.state = State::Unknown;
-                self.turn(arrived, State::Running { cpu });
+                self.turn(arrived.max(self.since), State::Running { cpu });
                 true
             }
             _ => {
@@ -145,6 +148,8 @@ impl Open {
 
 pub(super) struct ThreadTracker<'a> {
     setting: &'a Setting,
+    /// First event of all: what happened before it could not be seen.
+    begin: MonoNs,
     live: BTreeMap<u32, Open>,
     ended: BTreeMap<u32, ThreadLine>,
     /// Switches and wakeups that must have been there and were not traced.
@@ -152,8 +157,8 @@ pub(super) struct ThreadTracker<'a> {
 }
 
 impl<'a> ThreadTracker<'a> {
-    pub(super) fn new(setting: &'a Setting) -> Self {
-        Self { setting, live: BTreeMap::new(), ended: BTreeMap::new(), untraced: 0 }
+    pub(super) fn new(setting: &'a Setting, begin: MonoNs) -> Self {
+        Self { setting, begin, live: BTreeMap::new(), ended: BTreeMap::new(), untraced: 0 }
     }
 
     pub(super) fn observe(&mut self, event: &Event, changes: &Changes, levels: &LevelTracker<'_>) {
@@ -175,6 +180,14 @@ impl<'a> ThreadTracker<'a> {
             What::Exit { thread, cgroup } => self.entry(*thread, *cgroup, event.at).exiting = true,
             What::Period(_) | What::Slack(_) | What::Queue(_) => {}
         }
+    }
+
+    /// Leaf cgroup and CPU of every thread that is held by a limit.
+    pub(super) fn held(&self) -> impl Iterator<Item = (CgroupId, u32)> + '_ {
+        self.live.values().filter_map(|open| match open.state {
+            State::Throttled { cpu } => Some((open.cgroup, cpu)),
+            _ => None,
+        })
     }
 
     fn per_task(&self) -> bool {
@@ -224,7 +237,7 @@ impl<'a> ThreadTracker<'a> {
         // Unknown threads begin where the scheduler says this one arrived.
         let open = self.entry(task.thread, task.cgroup, arrived.unwrap_or(event.at));
         let untraced = open.was_running_until(event.at, cpu, arrived);
-        self.untraced += u64::from(untraced);
+        self.untraced += u64::from(untraced && arrived.is_none_or(|arrived| arrived >= self.begin));
         let open = self.entry(task.thread, task.cgroup, event.at);
         let state = match left {
             Left::Blocked => State::Blocked,
