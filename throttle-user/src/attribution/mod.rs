@@ -92,7 +92,7 @@ pub struct RequestShare {
     pub critical_tid: u32,
     /// Every worker.
     pub workers: Vec<WorkerShare>,
-    /// No records were lost in the window and nothing is unknown.
+    /// No records were lost in the window and nothing is unknown, of any worker.
     pub complete: bool,
 }
 
@@ -126,6 +126,8 @@ impl<'a> Attribution<'a> {
             (Some(crossed), throttled)
         });
         let lost = self.timeline.gaps.iter().any(|gap| gap.span.start < window.end && window.start < gap.span.end);
+        let workers: Vec<WorkerShare> = request.workers.iter().map(|worker| self.worker(worker)).collect();
+        let unknown = workers.iter().map(|worker| worker.shares.unknown_ns).sum::<DurationNs>() + shares.unknown_ns;
         Some(RequestShare {
             wall_ns: window.length(),
             throttled_both_ns: self.both(critical.tid, window),
@@ -137,8 +139,8 @@ impl<'a> Attribution<'a> {
                 .collect(),
             cpu_time_ns: request.cpu_time(),
             critical_tid: critical.tid,
-            workers: request.workers.iter().map(|worker| self.worker(worker)).collect(),
-            complete: !lost && shares.unknown_ns == DurationNs::ZERO,
+            workers,
+            complete: !lost && unknown == DurationNs::ZERO,
             shares,
         })
     }

@@ -110,8 +110,8 @@ impl HierarchyThrottle {
 pub(super) struct Changes {
     /// Marks set: (level, CPU).
     pub set: Vec<(CgroupId, u32)>,
-    /// Marks cleared: (level, CPU, when).
-    pub cleared: Vec<(CgroupId, u32, MonoNs)>,
+    /// Marks cleared: (level, CPU).
+    pub cleared: Vec<(CgroupId, u32)>,
 }
 
 /// The state machine over all levels and CPUs.
@@ -122,7 +122,15 @@ pub(super) struct LevelTracker<'a> {
     granted: HashMap<(CgroupId, u32), MonoNs>,
     /// Next run of each armed period timer.
     expected: HashMap<CgroupId, MonoNs>,
-    suffering: HashMap<(CgroupId, u32), MonoNs>,
+    /// Since when somebody suffers, and whether that instant is sure.
+    suffering: HashMap<(CgroupId, u32), (MonoNs, bool)>,
+    /// End of the last throttle.
+    ended: HashMap<(CgroupId, u32), MonoNs>,
+    /// Times that records were lost, and until when.
+    losses: u32,
+    lost_until: MonoNs,
+    /// Losses when an event last showed a level on a CPU: fewer than now means that its mark is not sure.
+    shown: HashMap<(CgroupId, u32), u32>,
     done: Vec<Throttle>,
     hierarchy: Vec<HierarchyThrottle>,
 }
@@ -135,6 +143,10 @@ impl<'a> LevelTracker<'a> {
             granted: HashMap::new(),
             expected: HashMap::new(),
             suffering: HashMap::new(),
+            ended: HashMap::new(),
+            losses: 0,
+            lost_until: MonoNs(0),
+            shown: HashMap::new(),
             done: vec![],
             hierarchy: vec![],
         }
@@ -150,13 +162,52 @@ impl<'a> LevelTracker<'a> {
         self.setting.path(&leaf).iter().any(|&level| self.marked(level, cpu))
     }
 
+    /// Records were lost: no mark is sure until an event shows it again.
+    pub(super) fn doubt(&mut self, until: MonoNs) {
+        self.losses += 1;
+        self.lost_until = until;
+    }
+
+    /// Whether it is sure by which levels a task of `leaf` is held on a CPU.
+    pub(super) fn sure(&self, leaf: CgroupId, cpu: u32) -> bool {
+        self.setting.path(&leaf).iter().all(|&level| self.sure_of(level, cpu))
+    }
+
+    fn sure_of(&self, level: CgroupId, cpu: u32) -> bool {
+        self.losses == 0 || self.shown.get(&(level, cpu)) == Some(&self.losses)
+    }
+
+    fn shows(&mut self, level: CgroupId, cpu: u32) {
+        if self.losses > 0 {
+            self.shown.insert((level, cpu), self.losses);
+        }
+    }
+
+    /// It is not sure since when a level's throttle on a CPU counts.
+    pub(super) fn spoil(&mut self, level: CgroupId, cpu: u32) {
+        if let Some(throttle) = self.open.get_mut(&(level, cpu)) {
+            throttle.complete = false;
+        }
+        if let Some((_, sure)) = self.suffering.get_mut(&(level, cpu)) {
+            *sure = false;
+        }
+    }
+
+    /// When the last of the levels that held a task of `leaf` on a CPU was released. The level whose end was seen last need not
+    /// be the one that ended last.
+    pub(super) fn relieved(&self, leaf: CgroupId, cpu: u32) -> MonoNs {
+        let ends = self.setting.path(&leaf).iter().filter_map(|&level| self.ended.get(&(level, cpu)));
+        ends.copied().max().unwrap_or_default()
+    }
+
     /// CPUs on which a level is out of quota.
     pub(super) fn marked_cpus(&self, level: CgroupId) -> u32 {
         let count = self.open.range((level, 0)..=(level, u32::MAX)).count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn observe(&mut self, event: &Event) -> Changes {
+    /// `listed`: the CPUs whose queues a timer run reported.
+    pub(super) fn observe(&mut self, event: &Event, listed: &[u32]) -> Changes {
         let mut changes = Changes::default();
         match &event.what {
             What::Switch { prev, left, next, .. } => {
@@ -186,32 +237,36 @@ impl<'a> LevelTracker<'a> {
             }
             What::Queue(queue) => self.queue(queue, event.at, &mut changes),
             What::Period(run) => {
-                self.nobody_listed(run, &mut changes);
+                self.unlisted(run, event.at, listed, &mut changes);
                 if run.active {
                     self.expected.insert(run.cgroup, run.next_expires);
                 } else {
                     self.expected.remove(&run.cgroup);
                 }
             }
-            What::Slack(run) => self.nobody_listed(run, &mut changes),
+            What::Slack(run) => self.unlisted(run, event.at, listed, &mut changes),
             What::Migrate { .. } | What::Exit { .. } => {}
         }
         changes
     }
 
-    /// A timer found no throttled CPU: whatever was still open before it looked is over.
-    fn nobody_listed(&mut self, run: &TimerRun, changes: &mut Changes) {
-        if run.throttled_cpus > 0 || run.truncated {
+    /// A timer lists all CPUs throttled at its entry: whatever was open before it looked and is not listed is over.
+    fn unlisted(&mut self, run: &TimerRun, exit: MonoNs, listed: &[u32], changes: &mut Changes) {
+        if run.truncated || listed.len() != run.throttled_cpus as usize {
             return;
         }
         let over: Vec<_> = self
             .open
             .range((run.cgroup, 0)..=(run.cgroup, u32::MAX))
-            .filter(|(_, throttle)| throttle.marked + LOOK <= run.entry)
+            .filter(|((_, cpu), throttle)| !listed.contains(cpu) && throttle.marked + LOOK <= run.entry)
             .map(|(&key, _)| key)
             .collect();
+        if self.expected.get(&run.cgroup) == Some(&run.expires) {
+            // All runs until this one were seen.
+            self.expected.remove(&run.cgroup);
+        }
         for (level, cpu) in over {
-            self.clear(level, cpu, run.entry, EndedBy::Later, changes);
+            self.clear(level, cpu, run.entry.min(exit), EndedBy::Later, changes);
         }
     }
 
@@ -224,6 +279,7 @@ impl<'a> LevelTracker<'a> {
             } else {
                 self.clear(level, cpu, at, EndedBy::Later, changes);
             }
+            self.shows(level, cpu);
         }
     }
 
@@ -232,18 +288,42 @@ impl<'a> LevelTracker<'a> {
         let setting = self.setting;
         let path = setting.path(&leaf);
         for (distance, &level) in path.iter().enumerate() {
-            if let Some(throttle) = self.open.get_mut(&(level, cpu)) {
-                throttle.start.get_or_insert(at);
+            let above: Vec<&Throttle> =
+                path[distance..].iter().filter_map(|&above| self.open.get(&(above, cpu))).collect();
+            if let Some(held_since) = above.iter().map(|throttle| throttle.marked).min() {
+                let sure = above.iter().all(|throttle| throttle.complete) && self.first_victim(held_since, at);
+                self.suffering.entry((level, cpu)).or_insert((at, sure));
             }
-            if path[distance..].iter().any(|&above| self.marked(above, cpu)) {
-                self.suffering.entry((level, cpu)).or_insert(at);
+            let first = self.open.get(&(level, cpu)).is_some_and(|throttle| self.first_victim(throttle.marked, at));
+            if let Some(throttle) = self.open.get_mut(&(level, cpu))
+                && throttle.start.is_none()
+            {
+                throttle.start = Some(at);
+                throttle.complete &= first;
             }
         }
     }
 
+    /// Whether a victim at `at` is surely the first one of a queue throttled since `held_since`: after a loss there may be
+    /// threads that were never seen.
+    fn first_victim(&self, held_since: MonoNs, at: MonoNs) -> bool {
+        self.losses == 0
+            || match self.setting.counts_from {
+                // Victims show themselves, one by one.
+                CountsFrom::Task => held_since > self.lost_until,
+                CountsFrom::Queued | CountsFrom::Mark => held_since == at,
+            }
+    }
+
+    /// Whether a throttle without a victim may have had one that was never seen.
+    fn victims_unseen(&self, throttle: &Throttle) -> bool {
+        self.losses > 0 && throttle.start.is_none() && self.setting.counts_from == CountsFrom::Queued
+    }
+
     fn queue(&mut self, queue: &QueueState, at: MonoNs, changes: &mut Changes) {
         // It was on the list at entry, so it was throttled then even if no event had shown it.
-        self.set(queue.cgroup, queue.cpu, queue.entry, changes);
+        self.set(queue.cgroup, queue.cpu, queue.entry.min(at), changes);
+        self.shows(queue.cgroup, queue.cpu);
         if !queue.throttled {
             self.clear(queue.cgroup, queue.cpu, at, queue.release.into(), changes);
         } else if queue.runtime_remaining > 0 {
@@ -255,8 +335,11 @@ impl<'a> LevelTracker<'a> {
         if self.marked(cgroup, cpu) {
             return;
         }
+        // An entry that was reported late lies before the end of the one before at most by what its callback took.
+        let at = self.ended.get(&(cgroup, cpu)).map_or(at, |&ended| at.max(ended));
         let start = (self.setting.counts_from == CountsFrom::Mark).then_some(at);
-        let throttle = Throttle { cgroup, cpu, marked: at, start, end: None, ended_by: None, complete: true };
+        let complete = self.sure_of(cgroup, cpu);
+        let throttle = Throttle { cgroup, cpu, marked: at, start, end: None, ended_by: None, complete };
         self.open.insert((cgroup, cpu), throttle);
         changes.set.push((cgroup, cpu));
     }
@@ -264,13 +347,16 @@ impl<'a> LevelTracker<'a> {
     fn clear(&mut self, cgroup: CgroupId, cpu: u32, at: MonoNs, by: EndedBy, changes: &mut Changes) {
         let Some(throttle) = self.open.remove(&(cgroup, cpu)) else { return };
         let granted = self.granted.remove(&(cgroup, cpu));
+        let complete = throttle.complete && !self.victims_unseen(&throttle);
         let (at, by) = match by {
             EndedBy::Later => self.sooner(&throttle, granted, at),
             seen => (at, seen),
         };
-        let at = at.max(throttle.marked);
-        self.done.push(Throttle { end: Some(at), ended_by: Some(by), ..throttle });
-        changes.cleared.push((cgroup, cpu, at));
+        // Suffering may have been seen after the instant at which it must have ended: that instant was not seen.
+        let at = at.max(throttle.start.unwrap_or(throttle.marked)).max(throttle.marked);
+        self.ended.insert((cgroup, cpu), at);
+        self.done.push(Throttle { end: Some(at), ended_by: Some(by), complete, ..throttle });
+        changes.cleared.push((cgroup, cpu));
         let released: Vec<_> = self
             .suffering
             .keys()
@@ -280,13 +366,13 @@ impl<'a> LevelTracker<'a> {
             })
             .collect();
         for key in released {
-            if let Some(start) = self.suffering.remove(&key) {
+            if let Some((start, complete)) = self.suffering.remove(&key) {
                 self.hierarchy.push(HierarchyThrottle {
                     cgroup: key.0,
                     cpu,
                     start,
-                    end: Some(at.max(start)),
-                    complete: true,
+                    end: Some(self.relieved(key.0, cpu).max(start)),
+                    complete,
                 });
             }
         }
@@ -305,15 +391,23 @@ impl<'a> LevelTracker<'a> {
 
     /// All throttles, those still open included, in order of their start.
     pub(super) fn finish(self) -> (Vec<Throttle>, Vec<HierarchyThrottle>) {
-        let Self { setting: _, open, granted: _, expected: _, suffering, mut done, mut hierarchy } = self;
-        done.extend(open.into_values());
+        let open: Vec<_> = self
+            .open
+            .values()
+            .map(|throttle| Throttle {
+                complete: throttle.complete && !self.victims_unseen(throttle),
+                ..throttle.clone()
+            })
+            .collect();
+        let Self { suffering, mut done, mut hierarchy, .. } = self;
+        done.extend(open);
         done.sort_by_key(|throttle| (throttle.marked, throttle.cgroup, throttle.cpu));
-        hierarchy.extend(suffering.into_iter().map(|((cgroup, cpu), start)| HierarchyThrottle {
+        hierarchy.extend(suffering.into_iter().map(|((cgroup, cpu), (start, complete))| HierarchyThrottle {
             cgroup,
             cpu,
             start,
             end: None,
-            complete: true,
+            complete,
         }));
         hierarchy.sort_by_key(|throttle| (throttle.start, throttle.cgroup, throttle.cpu));
         (done, hierarchy)

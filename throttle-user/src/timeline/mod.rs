@@ -19,7 +19,7 @@ pub(crate) mod simulated;
 use std::collections::BTreeMap;
 
 use crate::{
-    event::{CgroupId, Event, What},
+    event::{CgroupId, Event, Release, What},
     time::{DurationNs, MonoNs},
 };
 use boundary::Boundary;
@@ -74,6 +74,8 @@ pub struct Timeline {
     pub boundaries: BTreeMap<CgroupId, Vec<Boundary>>,
     /// When each CPU was idle; a CPU without any idle switch is absent: not measured.
     pub idle: BTreeMap<u32, Spans>,
+    /// Stretches in which records were lost that may have said whether a CPU was idle.
+    pub idle_unknown: Spans,
     /// Stretches with lost records.
     pub gaps: Vec<Gap>,
     /// Tracepoints that must have fired and did not: switches, wakeups and period timers. Not losses of ours: see
@@ -90,16 +92,22 @@ impl Timeline {
         events.sort_by_key(|event| (event.at, event.cpu, event.seq));
         let (Some(first), Some(last)) = (events.first(), events.last()) else { return Self::default() };
         let span = Span::new(first.at, MonoNs(last.at.0 + 1));
-        let gaps = gap::find(&events);
+        let found = gap::find(&events);
+        let gaps: Vec<Gap> = found.iter().map(|&(_, gap)| gap).collect();
+        let mut losses = found.iter().peekable();
         let mut levels = LevelTracker::new(setting);
         let mut threads = ThreadTracker::new(setting, span.start);
         let mut boundaries: BTreeMap<CgroupId, Vec<Boundary>> = BTreeMap::new();
-        for event in &events {
+        for (index, event) in events.iter().enumerate() {
+            if let Some((_, gap)) = losses.next_if(|(end, _)| *end == index) {
+                levels.doubt(gap.span.end);
+                threads.doubt(*gap);
+            }
             if let What::Period(run) = &event.what {
                 let marked = levels.marked_cpus(run.cgroup);
                 boundaries.entry(run.cgroup).or_default().push(Boundary::new(event, run, marked));
             }
-            let changes = levels.observe(event);
+            let changes = levels.observe(event, &listed(&events[index..]));
             threads.observe(event, &changes, &levels);
             // Threads that were waiting as their queue was throttled, or that were moved to a throttled queue, suffer without
             // an event of their own.
@@ -107,6 +115,8 @@ impl Timeline {
                 && (!changes.set.is_empty() || matches!(event.what, What::Migrate { .. }))
             {
                 threads.held().for_each(|(leaf, cpu)| levels.suffer(leaf, cpu, event.at));
+                let unsure = |level: &CgroupId| threads.unknown_under(*level);
+                changes.set.iter().filter(|(level, _)| unsure(level)).for_each(|&(level, cpu)| levels.spoil(level, cpu));
             }
         }
         let (mut threads, mut untraced) = threads.finish(span.end);
@@ -126,8 +136,8 @@ impl Timeline {
             })
             .collect();
         untraced += boundaries.values().flatten().filter(|boundary| boundary.inferred).count() as u64;
-        let idle = idle::spans(&events, span);
-        Self { span: Some(span), throttles, hierarchy, threads, boundaries, idle, gaps, untraced }
+        let (idle, idle_unknown) = idle::spans(&events, &found, span);
+        Self { span: Some(span), throttles, hierarchy, threads, boundaries, idle, idle_unknown, gaps, untraced }
     }
 
     /// Boundaries of a cgroup, in order.
@@ -141,6 +151,25 @@ impl Timeline {
     pub fn end(&self) -> MonoNs {
         self.span.map_or(MonoNs(0), |span| span.end)
     }
+}
+
+/// The CPUs whose queues a timer run, the first of `events`, reported.
+fn listed(events: &[Event]) -> Vec<u32> {
+    let Some((run, release)) = events.first().and_then(|event| match event.what {
+        What::Period(_) => Some((event, Release::Period)),
+        What::Slack(_) => Some((event, Release::Slack)),
+        _ => None,
+    }) else {
+        return vec![];
+    };
+    events[1..]
+        .iter()
+        .take_while(|event| (event.at, event.cpu) == (run.at, run.cpu))
+        .filter_map(|event| match &event.what {
+            What::Queue(queue) if queue.release == release => Some(queue.cpu),
+            _ => None,
+        })
+        .collect()
 }
 
 /// What the rest of the timeline says about a group between its boundaries.

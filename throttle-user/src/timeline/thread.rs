@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     CountsFrom, Setting,
+    gap::Gap,
     interval::Span,
     level::{Changes, LevelTracker},
 };
@@ -80,6 +81,12 @@ impl ThreadLine {
         })
     }
 
+    /// Spans of which nothing is known.
+    pub fn unknown(&self) -> impl Iterator<Item = Span> + '_ {
+        let unknown = self.segments.iter().filter(|segment| segment.state == State::Unknown);
+        unknown.map(|segment| segment.span)
+    }
+
     /// Spans held by a limit.
     pub fn throttled(&self) -> impl Iterator<Item = (u32, Span)> + '_ {
         self.segments.iter().filter_map(|segment| match segment.state {
@@ -94,6 +101,10 @@ struct Open {
     since: MonoNs,
     state: State,
     exiting: bool,
+    /// Another thread had this number before.
+    reused: bool,
+    /// Records were lost since its last event.
+    doubted: bool,
     segments: Vec<Segment>,
 }
 
@@ -121,7 +132,7 @@ impl Open {
             }
             // More is missing: what it did before it arrived is not known.
             Some(arrived) if arrived >= self.since || self.state == State::Unknown => {
-                if self.segments.is_empty() {
+                if self.segments.is_empty() && !self.reused {
                     self.since = self.since.min(arrived);
                 }
                 self.state = State::Unknown;
@@ -150,6 +161,8 @@ pub(super) struct ThreadTracker<'a> {
     setting: &'a Setting,
     /// First event of all: what happened before it could not be seen.
     begin: MonoNs,
+    /// Since when records may be missing.
+    lost_since: Option<MonoNs>,
     live: BTreeMap<u32, Open>,
     ended: BTreeMap<u32, ThreadLine>,
     /// Switches and wakeups that must have been there and were not traced.
@@ -158,28 +171,53 @@ pub(super) struct ThreadTracker<'a> {
 
 impl<'a> ThreadTracker<'a> {
     pub(super) fn new(setting: &'a Setting, begin: MonoNs) -> Self {
-        Self { setting, begin, live: BTreeMap::new(), ended: BTreeMap::new(), untraced: 0 }
+        Self { setting, begin, lost_since: None, live: BTreeMap::new(), ended: BTreeMap::new(), untraced: 0 }
     }
 
     pub(super) fn observe(&mut self, event: &Event, changes: &Changes, levels: &LevelTracker<'_>) {
+        if let What::Switch { prev: Some(prev), ran, .. } = &event.what {
+            self.was_running(prev, *ran, event);
+        }
         self.follow_marks(event, changes, levels);
         match &event.what {
-            What::Switch { prev, left, ran, next, .. } => {
+            What::Switch { prev, left, next, .. } => {
                 if let Some(prev) = prev {
-                    let arrived = ran.map(|ran| MonoNs(event.at.0.saturating_sub(ran.0)));
-                    self.leave(prev, left.unwrap_or(Left::Preempted), arrived, event, levels);
+                    self.leave(prev, left.unwrap_or(Left::Preempted), event, levels);
                 }
                 if let Some(next) = next {
                     self.arrive(next, event);
                 }
             }
-            What::Wakeup { task, target_cpu, .. } => self.wake(task, *target_cpu, event.at, levels),
+            What::Wakeup { task, target_cpu, new } => {
+                if *new {
+                    self.begin(task.thread, task.cgroup, event.at);
+                }
+                self.wake(task, *target_cpu, event.at, levels);
+            }
             What::Migrate { thread, cgroup, dest_cpu } => {
                 self.migrate(*thread, *cgroup, *dest_cpu, event.at, levels);
             }
             What::Exit { thread, cgroup } => self.entry(*thread, *cgroup, event.at).exiting = true,
             What::Period(_) | What::Slack(_) | What::Queue(_) => {}
         }
+    }
+
+    /// Records of a CPU were lost up to now: what a thread does is not known until its next event. A thread that runs on another
+    /// CPU is sure to be there.
+    pub(super) fn doubt(&mut self, gap: Gap) {
+        self.lost_since.get_or_insert(gap.span.start);
+        for open in self.live.values_mut() {
+            if !matches!(open.state, State::Running { cpu } if cpu != gap.cpu) {
+                open.turn(gap.span.end, State::Unknown);
+                open.doubted = true;
+            }
+        }
+    }
+
+    /// Whether it is not known of some thread of a level what it does.
+    pub(super) fn unknown_under(&self, level: CgroupId) -> bool {
+        let unknown = |open: &&Open| open.state == State::Unknown;
+        self.live.values().filter(unknown).any(|open| self.setting.path(&open.cgroup).contains(&level))
     }
 
     /// Leaf cgroup and CPU of every thread that is held by a limit.
@@ -203,9 +241,8 @@ impl<'a> ThreadTracker<'a> {
             let path = self.setting.path(&open.cgroup);
             match open.state {
                 State::Throttled { cpu } if !levels.held(open.cgroup, cpu) => {
-                    let cleared = changes.cleared.iter().filter(|(level, on, _)| *on == cpu && path.contains(level));
-                    if let Some(&(_, _, last)) = cleared.max_by_key(|(_, _, at)| *at) {
-                        open.turn(last, State::Waiting { cpu });
+                    if changes.cleared.iter().any(|(level, on)| *on == cpu && path.contains(level)) {
+                        open.turn(levels.relieved(open.cgroup, cpu).min(event.at), State::Waiting { cpu });
                     }
                 }
                 State::Waiting { cpu }
@@ -219,25 +256,41 @@ impl<'a> ThreadTracker<'a> {
         }
     }
 
+    /// A thread that is not new and was not seen before may have been there since records were lost.
     fn entry(&mut self, thread: u32, cgroup: CgroupId, at: MonoNs) -> &mut Open {
+        let since = self.lost_since.map_or(at, |lost| lost.min(at));
+        self.begin(thread, cgroup, since)
+    }
+
+    fn begin(&mut self, thread: u32, cgroup: CgroupId, since: MonoNs) -> &mut Open {
+        let ended = &self.ended;
         let open = self.live.entry(thread).or_insert_with(|| Open {
             cgroup,
-            since: at,
+            // After the last thread of this number, if there was one.
+            since: ended.get(&thread).and_then(|line| line.segments.last()).map_or(since, |last| since.max(last.span.end)),
+            reused: ended.contains_key(&thread),
             state: State::Unknown,
             exiting: false,
+            doubted: false,
             segments: vec![],
         });
         open.cgroup = cgroup;
         open
     }
 
-    fn leave(&mut self, task: &OnCpu, left: Left, arrived: Option<MonoNs>, event: &Event, levels: &LevelTracker<'_>) {
-        let cpu = event.cpu;
-        let held = !self.per_task() && levels.held(task.cgroup, cpu);
+    /// Whoever leaves a CPU ran on it.
+    fn was_running(&mut self, task: &OnCpu, ran: Option<DurationNs>, event: &Event) {
+        let arrived = ran.map(|ran| MonoNs(event.at.0.saturating_sub(ran.0)));
+        let begin = self.begin;
         // Unknown threads begin where the scheduler says this one arrived.
         let open = self.entry(task.thread, task.cgroup, arrived.unwrap_or(event.at));
-        let untraced = open.was_running_until(event.at, cpu, arrived);
-        self.untraced += u64::from(untraced && arrived.is_none_or(|arrived| arrived >= self.begin));
+        let untraced = !std::mem::take(&mut open.doubted) & open.was_running_until(event.at, event.cpu, arrived);
+        self.untraced += u64::from(untraced && arrived.is_none_or(|arrived| arrived >= begin));
+    }
+
+    fn leave(&mut self, task: &OnCpu, left: Left, event: &Event, levels: &LevelTracker<'_>) {
+        let cpu = event.cpu;
+        let held = !self.per_task() && levels.held(task.cgroup, cpu);
         let open = self.entry(task.thread, task.cgroup, event.at);
         let state = match left {
             Left::Blocked => State::Blocked,
@@ -258,6 +311,7 @@ impl<'a> ThreadTracker<'a> {
             // A wakeup or a switch-out was not traced.
             open.state = State::Unknown;
         }
+        open.doubted = false;
         open.turn(event.at, State::Running { cpu: event.cpu });
         self.untraced += u64::from(untraced);
     }
@@ -266,6 +320,7 @@ impl<'a> ThreadTracker<'a> {
         let held = !self.per_task() && levels.held(task.cgroup, cpu);
         let open = self.entry(task.thread, task.cgroup, at);
         if matches!(open.state, State::Blocked | State::Unknown) {
+            open.doubted = false;
             open.turn(at, if held { State::Throttled { cpu } } else { State::Waiting { cpu } });
         }
     }
@@ -273,8 +328,11 @@ impl<'a> ThreadTracker<'a> {
     fn migrate(&mut self, thread: u32, cgroup: CgroupId, cpu: u32, at: MonoNs, levels: &LevelTracker<'_>) {
         let held = levels.held(cgroup, cpu);
         let per_task = self.per_task();
+        let sure = levels.sure(cgroup, cpu);
         let open = self.entry(thread, cgroup, at);
         match open.state {
+            State::Throttled { .. } if !sure => open.turn(at, State::Unknown),
+            State::Waiting { .. } if !sure && !per_task => open.turn(at, State::Unknown),
             State::Throttled { .. } if held => open.turn(at, State::Throttled { cpu }),
             State::Throttled { .. } => open.turn(at, State::Waiting { cpu }),
             State::Waiting { .. } if held && !per_task => open.turn(at, State::Throttled { cpu }),

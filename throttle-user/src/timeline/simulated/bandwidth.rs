@@ -124,10 +124,6 @@ impl Kernel {
             (0..super::CPUS).filter(|&cpu| self.queues[&(level, cpu)].throttled).collect();
         let exit = self.now + self.roll(3_000, CALLBACK.0);
         self.cpus[cpu as usize].interrupt_until = exit;
-        for &cpu in &listed {
-            let counted = self.rules.counts_from() == CountsFrom::Mark;
-            self.truth.shown(level, cpu, self.at(), counted);
-        }
         let (entry, pool) = (self.now, self.levels[&level].pool);
         self.plan(exit, Action::TimerExit { level, entry, pool, listed, slack });
     }
@@ -135,6 +131,7 @@ impl Kernel {
     pub(super) fn timer_exit(&mut self, id: CgroupId, entry: u64, pool: u64, listed: &[u32], slack: bool) {
         let cpu = self.levels[&id].timer_cpu;
         self.cpus[cpu as usize].interrupt_until = self.now;
+        self.listed(id, listed, entry);
         let Some(level) = self.levels.get_mut(&id) else { return };
         let expires = level.next_expires;
         let mut distribute = !listed.is_empty();
@@ -188,6 +185,12 @@ impl Kernel {
         }
     }
 
+    /// The records of a callback show that queues were throttled at its entry, where nothing has shown it before.
+    fn listed(&mut self, level: CgroupId, cpus: &[u32], entry: u64) {
+        let counted = self.rules.counts_from() == CountsFrom::Mark;
+        cpus.iter().for_each(|&cpu| self.truth.shown(level, cpu, MonoNs(entry), counted));
+    }
+
     /// `distribute_cfs_runtime()`: each listed queue is granted what lifts it just above zero, as long as the pool lasts.
     fn distribute(&mut self, id: CgroupId, listed: &[u32], timer_cpu: u32, by: Release) {
         for &cpu in listed {
@@ -217,11 +220,6 @@ impl Kernel {
     pub(super) fn call_entry(&mut self, cpu: u32) {
         let exit = self.now + self.roll(3_000, 20_000);
         self.cpus[cpu as usize].interrupt_until = exit;
-        let entry = self.at();
-        for level in self.called(cpu) {
-            let counted = self.rules.counts_from() == CountsFrom::Mark;
-            self.truth.shown(level, cpu, entry, counted);
-        }
         self.plan(exit, Action::CallExit { cpu, entry: self.now });
     }
 
@@ -233,6 +231,7 @@ impl Kernel {
         self.cpus[cpu as usize].interrupt_until = self.now;
         let called = self.called(cpu);
         for &level in &called {
+            self.listed(level, &[cpu], entry);
             let Some(queue) = self.queues.get_mut(&(level, cpu)) else { continue };
             queue.called = false;
             // `unthrottle_cfs_rq()` returns early if work in the kernel ate the grant (6.18).
