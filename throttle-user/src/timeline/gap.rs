@@ -53,7 +53,7 @@ pub(super) fn find(events: &[Event]) -> Vec<(usize, Gap)> {
 
 /// Whether a span meets a gap.
 pub(super) fn touches(gaps: &[Gap], span: Span) -> bool {
-    gaps.iter().any(|gap| gap.span.start < span.end && span.start <= gap.span.end)
+    gaps.iter().any(|gap| gap.span.start <= span.end && span.start <= gap.span.end)
 }
 
 /// Blanks what a lost record may have changed: a thread's state stays unknown from the gap to the thread's next event (from

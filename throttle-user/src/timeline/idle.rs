@@ -14,9 +14,15 @@ use crate::{
 /// What is known of one CPU.
 #[derive(Clone, Copy)]
 enum Doing {
-    /// Nothing since then. Every idle switch is recorded, so it has done the same since then.
-    NotKnown { since: MonoNs },
-    Idle { since: MonoNs },
+    /// No idle switch since then. As each is recorded, it has been idle since then if the next one leaves idleness. `lost`: it was
+    /// known once.
+    NotKnown {
+        since: MonoNs,
+        lost: bool,
+    },
+    Idle {
+        since: MonoNs,
+    },
     Busy,
 }
 
@@ -28,12 +34,12 @@ pub(super) fn spans(events: &[Event], gaps: &[(usize, Gap)], seen: Span) -> (BTr
     let mut unknown: Vec<Span> = gaps.iter().map(|(_, gap)| gap.span).collect();
     let mut gaps = gaps.iter().peekable();
     for (index, event) in events.iter().enumerate() {
-        let doing = cpus.entry(event.cpu).or_insert(Doing::NotKnown { since: seen.start });
+        let doing = cpus.entry(event.cpu).or_insert(Doing::NotKnown { since: seen.start, lost: false });
         if let Some((_, gap)) = gaps.next_if(|(at, _)| *at == index) {
             if let Doing::Idle { since } = *doing {
                 spans.entry(event.cpu).or_default().push(Span::new(since, gap.span.start));
             }
-            *doing = Doing::NotKnown { since: event.at };
+            *doing = Doing::NotKnown { since: event.at, lost: true };
         }
         let What::Switch { from_idle, to_idle, ran, .. } = event.what else { continue };
         let idle_until = match ran {
@@ -42,7 +48,7 @@ pub(super) fn spans(events: &[Event], gaps: &[(usize, Gap)], seen: Span) -> (BTr
             _ => event.at,
         };
         match *doing {
-            Doing::NotKnown { since } | Doing::Idle { since } if from_idle => {
+            Doing::NotKnown { since, .. } | Doing::Idle { since } if from_idle => {
                 spans.entry(event.cpu).or_default().push(Span::new(since, event.at));
             }
             Doing::Idle { since } if ran.is_some() => {
@@ -55,7 +61,7 @@ pub(super) fn spans(events: &[Event], gaps: &[(usize, Gap)], seen: Span) -> (BTr
     for (cpu, doing) in cpus {
         match doing {
             Doing::Idle { since } => spans.entry(cpu).or_default().push(Span::new(since, seen.end)),
-            Doing::NotKnown { since } if since > seen.start => unknown.push(Span::new(since, seen.end)),
+            Doing::NotKnown { since, lost: true } => unknown.push(Span::new(since, seen.end)),
             Doing::NotKnown { .. } | Doing::Busy => {}
         }
     }

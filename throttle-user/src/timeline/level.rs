@@ -16,6 +16,11 @@ use crate::{
 /// A timer's entry is stamped after it looked at the list of throttled queues, at most this much.
 const LOOK: DurationNs = DurationNs::from_micros(20);
 
+/// A remote call is carried out sooner than this, as a rule.
+const CALL_TAKES: DurationNs = DurationNs::from_micros(200);
+/// A remote call that was not seen within this was not traced.
+const CALL_OVERDUE: DurationNs = DurationNs::from_millis(10);
+
 /// How a throttle was seen to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -200,6 +205,14 @@ impl<'a> LevelTracker<'a> {
         ends.copied().max().unwrap_or_default()
     }
 
+    /// When all levels that hold a task of `leaf` on a CPU were granted runtime, if that was so long before `at` that they must have
+    /// been released since, though it was not traced.
+    pub(super) fn granted_long_before(&self, leaf: CgroupId, cpu: u32, at: MonoNs) -> Option<MonoNs> {
+        let held = self.setting.path(&leaf).iter().filter(|&&level| self.marked(level, cpu));
+        let grants: Option<Vec<MonoNs>> = held.map(|&level| self.granted.get(&(level, cpu)).copied()).collect();
+        grants?.into_iter().max().filter(|&grant| grant + CALL_TAKES < at)
+    }
+
     /// CPUs on which a level is out of quota.
     pub(super) fn marked_cpus(&self, level: CgroupId) -> u32 {
         let count = self.open.range((level, 0)..=(level, u32::MAX)).count();
@@ -208,7 +221,7 @@ impl<'a> LevelTracker<'a> {
 
     /// `listed`: the CPUs whose queues a timer run reported.
     pub(super) fn observe(&mut self, event: &Event, listed: &[u32]) -> Changes {
-        let mut changes = Changes::default();
+        let mut changes = self.lapse(event.at, CALL_OVERDUE);
         match &event.what {
             What::Switch { prev, left, next, .. } => {
                 if let Some(prev) = prev {
@@ -246,6 +259,26 @@ impl<'a> LevelTracker<'a> {
             }
             What::Slack(run) => self.unlisted(run, event.at, listed, &mut changes),
             What::Migrate { .. } | What::Exit { .. } => {}
+        }
+        changes
+    }
+
+    /// Nothing more will be seen: grants that were surely carried out before end their throttles.
+    pub(super) fn last(&mut self, end: MonoNs) -> Changes {
+        self.lapse(end, CALL_TAKES)
+    }
+
+    /// Grants older than `overdue` ended their throttles, though it was not traced.
+    fn lapse(&mut self, now: MonoNs, overdue: DurationNs) -> Changes {
+        let mut changes = Changes::default();
+        if self.granted.is_empty() {
+            return changes;
+        }
+        let mut lapsed: Vec<_> =
+            self.granted.iter().filter(|(_, granted)| **granted + overdue < now).map(|(&key, _)| key).collect();
+        lapsed.sort_unstable();
+        for (level, cpu) in lapsed {
+            self.clear(level, cpu, now, EndedBy::Later, &mut changes);
         }
         changes
     }
@@ -321,6 +354,14 @@ impl<'a> LevelTracker<'a> {
     }
 
     fn queue(&mut self, queue: &QueueState, at: MonoNs, changes: &mut Changes) {
+        let key = (queue.cgroup, queue.cpu);
+        if !queue.throttled
+            && !self.open.contains_key(&key)
+            && self.ended.get(&key).is_some_and(|&end| end > queue.entry)
+        {
+            // Released by a call while this callback ran.
+            return;
+        }
         // It was on the list at entry, so it was throttled then even if no event had shown it.
         self.set(queue.cgroup, queue.cpu, queue.entry.min(at), changes);
         self.shows(queue.cgroup, queue.cpu);
@@ -328,6 +369,9 @@ impl<'a> LevelTracker<'a> {
             self.clear(queue.cgroup, queue.cpu, at, queue.release.into(), changes);
         } else if queue.runtime_remaining > 0 {
             self.granted.insert((queue.cgroup, queue.cpu), at);
+        } else {
+            // Work in the kernel ate the grant before the call came (6.18).
+            self.granted.remove(&(queue.cgroup, queue.cpu));
         }
     }
 
@@ -347,7 +391,9 @@ impl<'a> LevelTracker<'a> {
     fn clear(&mut self, cgroup: CgroupId, cpu: u32, at: MonoNs, by: EndedBy, changes: &mut Changes) {
         let Some(throttle) = self.open.remove(&(cgroup, cpu)) else { return };
         let granted = self.granted.remove(&(cgroup, cpu));
-        let complete = throttle.complete && !self.victims_unseen(&throttle);
+        // An end that was not seen may have been among the records lost since.
+        let lost = matches!(by, EndedBy::Grant | EndedBy::Boundary) && self.losses > 0 && at <= self.lost_until;
+        let complete = throttle.complete && !lost && !self.victims_unseen(&throttle);
         let (at, by) = match by {
             EndedBy::Later => self.sooner(&throttle, granted, at),
             seen => (at, seen),

@@ -12,7 +12,7 @@ pub mod period;
 pub mod thread;
 
 #[cfg(test)]
-mod properties;
+pub(crate) mod properties;
 #[cfg(test)]
 pub(crate) mod simulated;
 
@@ -115,10 +115,16 @@ impl Timeline {
                 && (!changes.set.is_empty() || matches!(event.what, What::Migrate { .. }))
             {
                 threads.held().for_each(|(leaf, cpu)| levels.suffer(leaf, cpu, event.at));
-                let unsure = |level: &CgroupId| threads.unknown_under(*level);
-                changes.set.iter().filter(|(level, _)| unsure(level)).for_each(|&(level, cpu)| levels.spoil(level, cpu));
+                let unsure = |level: &CgroupId| !gaps.is_empty() && threads.unknown_under(*level);
+                changes
+                    .set
+                    .iter()
+                    .filter(|(level, _)| unsure(level))
+                    .for_each(|&(level, cpu)| levels.spoil(level, cpu));
             }
         }
+        let changes = levels.last(span.end);
+        threads.follow_marks(span.end, &changes, &levels);
         let (mut threads, mut untraced) = threads.finish(span.end);
         gap::blank(&mut threads, &gaps);
         let (mut throttles, mut hierarchy) = levels.finish();
@@ -128,6 +134,7 @@ impl Timeline {
         for throttle in &mut hierarchy {
             throttle.complete &= !gap::touches(&gaps, throttle.span(span.end));
         }
+        thread::release(&mut threads, &throttles, setting, span.end);
         let boundaries: BTreeMap<_, _> = boundaries
             .into_iter()
             .map(|(cgroup, seen)| {
@@ -205,7 +212,9 @@ impl Drew {
                     ran.entry(cpu).or_default().push(segment.span);
                     runnable.entry(cpu).or_default().push(segment.span);
                 }
-                State::Waiting { cpu } | State::Throttled { cpu } => runnable.entry(cpu).or_default().push(segment.span),
+                State::Waiting { cpu } | State::Throttled { cpu } => {
+                    runnable.entry(cpu).or_default().push(segment.span)
+                }
                 State::Unknown => {
                     (0..setting.cpus).for_each(|cpu| runnable.entry(cpu).or_default().push(segment.span));
                 }

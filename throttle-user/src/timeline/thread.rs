@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     CountsFrom, Setting,
     gap::Gap,
-    interval::Span,
-    level::{Changes, LevelTracker},
+    interval::{Span, Spans},
+    level::{Changes, EndedBy, LevelTracker, Throttle},
 };
 use crate::{
     event::{CgroupId, Event, Left, OnCpu, What},
@@ -94,6 +94,58 @@ impl ThreadLine {
             _ => None,
         })
     }
+}
+
+/// Ends the hold of threads where their levels were released unseen: the end of such a throttle is known only later, and may by
+/// then lie before another one's start.
+pub(super) fn release(threads: &mut BTreeMap<u32, ThreadLine>, throttles: &[Throttle], setting: &Setting, end: MonoNs) {
+    let unseen = |throttle: &Throttle| matches!(throttle.ended_by, Some(EndedBy::Grant | EndedBy::Boundary));
+    if !throttles.iter().any(unseen) {
+        return;
+    }
+    for line in threads.values_mut() {
+        let path = setting.path(&line.cgroup);
+        let marks = |cpu: u32| {
+            let of = throttles.iter().filter(|throttle| throttle.cpu == cpu && path.contains(&throttle.cgroup));
+            Spans::union(of.map(|throttle| throttle.span(end)))
+        };
+        // Where records were lost it is not known which of them the end was.
+        let sure = |segment: &Segment, cpu: u32| {
+            !throttles.iter().any(|throttle| {
+                !throttle.complete
+                    && throttle.cpu == cpu
+                    && path.contains(&throttle.cgroup)
+                    && !throttle.span(end).clip(segment.span).is_empty()
+            })
+        };
+        let segments = line.segments.iter().flat_map(|&segment| match segment.state {
+            State::Throttled { cpu } if sure(&segment, cpu) => {
+                held(segment, cpu, &marks(cpu), setting.counts_from == CountsFrom::Task)
+            }
+            _ => vec![segment],
+        });
+        line.segments = segments.collect();
+    }
+}
+
+/// The parts of a throttled segment in which it was held and in which it waited. `once`: released, it is not held again without
+/// having run.
+fn held(segment: Segment, cpu: u32, marks: &Spans, once: bool) -> Vec<Segment> {
+    let held: Vec<Span> = marks.within(segment.span).collect();
+    if held.first().is_none_or(|first| first.start != segment.span.start) {
+        // Held by a level that is not known.
+        return vec![segment];
+    }
+    let mut parts = vec![];
+    let mut from = segment.span.start;
+    for span in held.into_iter().take(if once { 1 } else { usize::MAX }) {
+        parts.push(Segment { span: Span::new(from, span.start), state: State::Waiting { cpu } });
+        parts.push(Segment { span, ..segment });
+        from = span.end;
+    }
+    parts.push(Segment { span: Span::new(from, segment.span.end), state: State::Waiting { cpu } });
+    parts.retain(|part| !part.span.is_empty());
+    parts
 }
 
 struct Open {
@@ -178,7 +230,7 @@ impl<'a> ThreadTracker<'a> {
         if let What::Switch { prev: Some(prev), ran, .. } = &event.what {
             self.was_running(prev, *ran, event);
         }
-        self.follow_marks(event, changes, levels);
+        self.follow_marks(event.at, changes, levels);
         match &event.what {
             What::Switch { prev, left, next, .. } => {
                 if let Some(prev) = prev {
@@ -233,7 +285,7 @@ impl<'a> ThreadTracker<'a> {
     }
 
     /// Marks set or cleared move threads between waiting and throttled.
-    fn follow_marks(&mut self, event: &Event, changes: &Changes, levels: &LevelTracker<'_>) {
+    pub(super) fn follow_marks(&mut self, at: MonoNs, changes: &Changes, levels: &LevelTracker<'_>) {
         if changes.set.is_empty() && changes.cleared.is_empty() {
             return;
         }
@@ -242,14 +294,14 @@ impl<'a> ThreadTracker<'a> {
             match open.state {
                 State::Throttled { cpu } if !levels.held(open.cgroup, cpu) => {
                     if changes.cleared.iter().any(|(level, on)| *on == cpu && path.contains(level)) {
-                        open.turn(levels.relieved(open.cgroup, cpu).min(event.at), State::Waiting { cpu });
+                        open.turn(levels.relieved(open.cgroup, cpu).min(at), State::Waiting { cpu });
                     }
                 }
                 State::Waiting { cpu }
                     if self.setting.counts_from != CountsFrom::Task
                         && changes.set.iter().any(|(level, on)| *on == cpu && path.contains(level)) =>
                 {
-                    open.turn(event.at, State::Throttled { cpu });
+                    open.turn(at, State::Throttled { cpu });
                 }
                 _ => {}
             }
@@ -267,7 +319,10 @@ impl<'a> ThreadTracker<'a> {
         let open = self.live.entry(thread).or_insert_with(|| Open {
             cgroup,
             // After the last thread of this number, if there was one.
-            since: ended.get(&thread).and_then(|line| line.segments.last()).map_or(since, |last| since.max(last.span.end)),
+            since: ended
+                .get(&thread)
+                .and_then(|line| line.segments.last())
+                .map_or(since, |last| since.max(last.span.end)),
             reused: ended.contains_key(&thread),
             state: State::Unknown,
             exiting: false,
@@ -330,6 +385,11 @@ impl<'a> ThreadTracker<'a> {
         let per_task = self.per_task();
         let sure = levels.sure(cgroup, cpu);
         let open = self.entry(thread, cgroup, at);
+        if let State::Throttled { cpu: from } = open.state
+            && let Some(granted) = levels.granted_long_before(cgroup, from, at)
+        {
+            open.turn(granted, State::Waiting { cpu: from });
+        }
         match open.state {
             State::Throttled { .. } if !sure => open.turn(at, State::Unknown),
             State::Waiting { .. } if !sure && !per_task => open.turn(at, State::Unknown),

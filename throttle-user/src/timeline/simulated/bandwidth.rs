@@ -35,7 +35,9 @@ impl Kernel {
     /// `__assign_cfs_rq_runtime()`
     fn assign(&mut self, level: CgroupId, cpu: u32) {
         self.start_timer(level, cpu);
-        let (Some(pool), Some(queue)) = (self.levels.get_mut(&level), self.queues.get_mut(&(level, cpu))) else { return };
+        let (Some(pool), Some(queue)) = (self.levels.get_mut(&level), self.queues.get_mut(&(level, cpu))) else {
+            return;
+        };
         let amount = pool.pool.min((SLICE - queue.remaining).cast_unsigned());
         if amount > 0 {
             pool.pool -= amount;
@@ -63,9 +65,13 @@ impl Kernel {
         self.plan(due + latency + late, Action::TimerEntry { level });
     }
 
-    /// `check_cfs_rq_runtime()` on a group's path: levels that are spent on a CPU become throttled there.
+    /// `check_cfs_rq_runtime()` on a group's path: levels that are spent on a CPU, and get nothing more, become throttled there.
     pub(super) fn mark_spent(&mut self, group: CgroupId, cpu: u32) {
         for level in self.limited(group) {
+            let queue = &self.queues[&(level, cpu)];
+            if queue.remaining <= 0 && !queue.throttled {
+                self.assign(level, cpu);
+            }
             if let Some(queue) = self.queues.get_mut(&(level, cpu))
                 && queue.remaining <= 0
             {
@@ -80,19 +86,19 @@ impl Kernel {
         !queue.throttled && queue.remaining <= 0 && queue.remaining + self.levels[&level].pool.cast_signed() <= 0
     }
 
-    /// `check_enqueue_throttle()` along a group's path.
+    /// `check_enqueue_throttle()` along a group's path. Up to 6.17 an entity of a throttled queue is not queued further up.
     pub(super) fn enqueue(&mut self, group: CgroupId, cpu: u32) {
         for level in self.limited(group) {
-            if self.queued(level, cpu) || self.queues[&(level, cpu)].throttled {
-                continue;
+            if !self.queued(level, cpu) && !self.queues[&(level, cpu)].throttled {
+                if self.queues[&(level, cpu)].remaining <= 0 {
+                    self.assign(level, cpu);
+                }
+                if let Some(queue) = self.queues.get_mut(&(level, cpu)) {
+                    queue.throttled = queue.remaining <= 0;
+                }
             }
-            if self.queues[&(level, cpu)].remaining <= 0 {
-                self.assign(level, cpu);
-            }
-            if let Some(queue) = self.queues.get_mut(&(level, cpu))
-                && queue.remaining <= 0
-            {
-                queue.throttled = true;
+            if !self.per_task() && self.throttled(level, cpu) {
+                return;
             }
         }
     }
@@ -103,7 +109,9 @@ impl Kernel {
             if self.runnable(id, cpu) {
                 continue;
             }
-            let (Some(pool), Some(queue)) = (self.levels.get_mut(&id), self.queues.get_mut(&(id, cpu))) else { continue };
+            let (Some(pool), Some(queue)) = (self.levels.get_mut(&id), self.queues.get_mut(&(id, cpu))) else {
+                continue;
+            };
             let over = queue.remaining - KEPT;
             if over <= 0 || queue.throttled {
                 continue;
@@ -120,8 +128,7 @@ impl Kernel {
 
     pub(super) fn timer_entry(&mut self, level: CgroupId, slack: bool) {
         let cpu = self.levels[&level].timer_cpu;
-        let listed: Vec<u32> =
-            (0..super::CPUS).filter(|&cpu| self.queues[&(level, cpu)].throttled).collect();
+        let listed: Vec<u32> = (0..super::CPUS).filter(|&cpu| self.queues[&(level, cpu)].throttled).collect();
         let exit = self.now + self.roll(3_000, CALLBACK.0);
         self.cpus[cpu as usize].interrupt_until = exit;
         let (entry, pool) = (self.now, self.levels[&level].pool);
@@ -131,7 +138,7 @@ impl Kernel {
     pub(super) fn timer_exit(&mut self, id: CgroupId, entry: u64, pool: u64, listed: &[u32], slack: bool) {
         let cpu = self.levels[&id].timer_cpu;
         self.cpus[cpu as usize].interrupt_until = self.now;
-        self.listed(id, listed, entry);
+        self.shown_as_listed(id, listed, entry);
         let Some(level) = self.levels.get_mut(&id) else { return };
         let expires = level.next_expires;
         let mut distribute = !listed.is_empty();
@@ -186,15 +193,21 @@ impl Kernel {
     }
 
     /// The records of a callback show that queues were throttled at its entry, where nothing has shown it before.
-    fn listed(&mut self, level: CgroupId, cpus: &[u32], entry: u64) {
+    fn shown_as_listed(&mut self, level: CgroupId, cpus: &[u32], entry: u64) {
         let counted = self.rules.counts_from() == CountsFrom::Mark;
-        cpus.iter().for_each(|&cpu| self.truth.shown(level, cpu, MonoNs(entry), counted));
+        for &cpu in cpus {
+            if self.throttled(level, cpu) {
+                self.truth.shown(level, cpu, MonoNs(entry), counted);
+            }
+        }
     }
 
     /// `distribute_cfs_runtime()`: each listed queue is granted what lifts it just above zero, as long as the pool lasts.
     fn distribute(&mut self, id: CgroupId, listed: &[u32], timer_cpu: u32, by: Release) {
         for &cpu in listed {
-            let (Some(level), Some(queue)) = (self.levels.get_mut(&id), self.queues.get_mut(&(id, cpu))) else { continue };
+            let (Some(level), Some(queue)) = (self.levels.get_mut(&id), self.queues.get_mut(&(id, cpu))) else {
+                continue;
+            };
             if level.pool == 0 {
                 return;
             }
@@ -231,7 +244,7 @@ impl Kernel {
         self.cpus[cpu as usize].interrupt_until = self.now;
         let called = self.called(cpu);
         for &level in &called {
-            self.listed(level, &[cpu], entry);
+            self.shown_as_listed(level, &[cpu], entry);
             let Some(queue) = self.queues.get_mut(&(level, cpu)) else { continue };
             queue.called = false;
             // `unthrottle_cfs_rq()` returns early if work in the kernel ate the grant (6.18).

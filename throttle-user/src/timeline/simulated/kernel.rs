@@ -80,17 +80,45 @@ pub(super) struct Cpu {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Action {
     /// The timer tick, or the end of a stretch, of the thread that has a CPU.
-    Tick { cpu: u32, turn: u64 },
+    Tick {
+        cpu: u32,
+        turn: u64,
+    },
     /// The thread that has a CPU returns to user mode.
-    ToUser { cpu: u32, turn: u64 },
-    Reschedule { cpu: u32 },
-    Wake { thread: usize },
-    Move { thread: usize, to: u32 },
-    TimerEntry { level: CgroupId },
-    TimerExit { level: CgroupId, entry: u64, pool: u64, listed: Vec<u32>, slack: bool },
-    CallEntry { cpu: u32 },
-    CallExit { cpu: u32, entry: u64 },
-    SlackEntry { level: CgroupId },
+    ToUser {
+        cpu: u32,
+        turn: u64,
+    },
+    Reschedule {
+        cpu: u32,
+    },
+    Wake {
+        thread: usize,
+    },
+    Move {
+        thread: usize,
+        to: u32,
+    },
+    TimerEntry {
+        level: CgroupId,
+    },
+    TimerExit {
+        level: CgroupId,
+        entry: u64,
+        pool: u64,
+        listed: Vec<u32>,
+        slack: bool,
+    },
+    CallEntry {
+        cpu: u32,
+    },
+    CallExit {
+        cpu: u32,
+        entry: u64,
+    },
+    SlackEntry {
+        level: CgroupId,
+    },
 }
 
 #[derive(Debug)]
@@ -144,8 +172,7 @@ impl Kernel {
             exiting: false,
             is_new: true,
         });
-        let idle =
-            || Cpu { current: Current::Idle, arrived: now, charged: now, turn: 0, interrupt_until: 0, seq: 0 };
+        let idle = || Cpu { current: Current::Idle, arrived: now, charged: now, turn: 0, interrupt_until: 0, seq: 0 };
         let mut kernel = Self {
             rules: plan.rules,
             late_timers: plan.late_timers,
@@ -170,7 +197,9 @@ impl Kernel {
     fn begin(&mut self, plan: &Plan) {
         let mut free = (0..CPUS).collect::<Vec<_>>();
         for (index, worker) in plan.workers.iter().enumerate() {
-            if worker.at_work && let Some(cpu) = free.pop() {
+            if worker.at_work
+                && let Some(cpu) = free.pop()
+            {
                 let arrived = self.now - self.roll(1, 3_000_000);
                 let thread = &mut self.threads[index];
                 thread.is_new = false;

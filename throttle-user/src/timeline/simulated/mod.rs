@@ -114,21 +114,26 @@ pub(crate) fn setting(rules: Rules) -> Setting {
     Setting { paths: BTreeMap::from(paths), counts_from: rules.counts_from(), cpus: CPUS }
 }
 
+/// Enough cases to meet the rarer turns of events; `PROPTEST_CASES` asks for more.
+pub(crate) fn config() -> ProptestConfig {
+    let cases = ProptestConfig::default().cases.max(400);
+    ProptestConfig { cases, max_global_rejects: 20 * cases, ..ProptestConfig::default() }
+}
+
 /// First instant simulated.
 pub(crate) const BEGIN: MonoNs = MonoNs(1_000_000_000);
 
 fn a_limit() -> impl Strategy<Value = Limit> {
-    (1u64..=12, prop_oneof![Just(10u64), Just(20), Just(30)], 0u64..MS * 10)
-        .prop_map(|(quota, period, phase)| Limit { quota: quota * MS, period: period * MS, phase })
+    (1u64..=12, prop_oneof![Just(10u64), Just(20), Just(30)], 0u64..MS * 10).prop_map(|(quota, period, phase)| Limit {
+        quota: quota * MS,
+        period: period * MS,
+        phase,
+    })
 }
 
 fn a_worker() -> impl Strategy<Value = Worker> {
     let stretch = (prop_oneof![100 * US..2 * MS, MS..40 * MS], prop_oneof![50 * US..2 * MS, MS..30 * MS]);
-    (
-        prop_oneof![3 => Just(CONTAINER), 1 => Just(SIDECAR)],
-        any::<bool>(),
-        prop::collection::vec(stretch, 1..8),
-    )
+    (prop_oneof![3 => Just(CONTAINER), 1 => Just(SIDECAR)], any::<bool>(), prop::collection::vec(stretch, 1..8))
         .prop_map(|(group, at_work, stretches)| Worker { group, at_work, stretches })
 }
 

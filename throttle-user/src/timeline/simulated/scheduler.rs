@@ -98,10 +98,13 @@ impl Kernel {
             self.plan_leaving(cpu);
             return;
         }
-        let sides = (prev.map(|thread| self.show(thread, cpu)), match next {
-            Current::Thread(thread) => Some(self.show(thread, cpu)),
-            Current::Other | Current::Idle => None,
-        });
+        let sides = (
+            prev.map(|thread| self.show(thread, cpu)),
+            match next {
+                Current::Thread(thread) => Some(self.show(thread, cpu)),
+                Current::Other | Current::Idle => None,
+            },
+        );
         let ran = prev.map(|_| DurationNs(self.now - self.cpus[cpu as usize].arrived));
         let what = What::Switch {
             prev: sides.0,
