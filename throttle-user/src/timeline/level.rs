@@ -391,15 +391,15 @@ impl<'a> LevelTracker<'a> {
     fn clear(&mut self, cgroup: CgroupId, cpu: u32, at: MonoNs, by: EndedBy, changes: &mut Changes) {
         let Some(throttle) = self.open.remove(&(cgroup, cpu)) else { return };
         let granted = self.granted.remove(&(cgroup, cpu));
-        // An end that was not seen may have been among the records lost since.
-        let lost = matches!(by, EndedBy::Grant | EndedBy::Boundary) && self.losses > 0 && at <= self.lost_until;
-        let complete = throttle.complete && !lost && !self.victims_unseen(&throttle);
         let (at, by) = match by {
             EndedBy::Later => self.sooner(&throttle, granted, at),
             seen => (at, seen),
         };
         // Suffering may have been seen after the instant at which it must have ended: that instant was not seen.
         let at = at.max(throttle.start.unwrap_or(throttle.marked)).max(throttle.marked);
+        // An end that was not seen may have been among the records lost since.
+        let lost = matches!(by, EndedBy::Grant | EndedBy::Boundary) && self.losses > 0 && at <= self.lost_until;
+        let complete = throttle.complete && !lost && !self.victims_unseen(&throttle);
         self.ended.insert((cgroup, cpu), at);
         self.done.push(Throttle { end: Some(at), ended_by: Some(by), complete, ..throttle });
         changes.cleared.push((cgroup, cpu));
