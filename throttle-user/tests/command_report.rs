@@ -103,6 +103,7 @@ fn timeline() -> Timeline {
             (POD, vec![boundary(1_100, 0), boundary(1_200, 1), boundary(1_300, 0), boundary(1_700, 0)]),
         ]),
         idle: BTreeMap::from([(0, Spans::union([span(1_050, 1_090)])), (1, Spans::union([span(900, 1_600)]))]),
+        idle_unknown: Spans::default(),
         gaps: vec![],
         untraced: 0,
     }

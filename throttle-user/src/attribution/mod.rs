@@ -3,6 +3,9 @@
 //! A request's window is tiled by the states of its thread; the shares sum to the wall time to the nanosecond, and what is
 //! not known is shown as `unknown`, never spread.
 
+#[cfg(test)]
+mod properties;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -100,7 +103,7 @@ pub struct RequestShare {
     pub critical_tid: u32,
     /// Every worker.
     pub workers: Vec<WorkerShare>,
-    /// No records were lost in the window and nothing is unknown.
+    /// No records were lost in the window and nothing is unknown, of any worker.
     pub complete: bool,
 }
 
@@ -134,6 +137,8 @@ impl<'a> Attribution<'a> {
             (Some(crossed), throttled)
         });
         let lost = self.timeline.gaps.iter().any(|gap| gap.span.start < window.end && window.start < gap.span.end);
+        let workers: Vec<WorkerShare> = request.workers.iter().map(|worker| self.worker(worker)).collect();
+        let unknown = workers.iter().map(|worker| worker.shares.unknown_ns).sum::<DurationNs>() + shares.unknown_ns;
         Some(RequestShare {
             wall_ns: window.length(),
             throttled_both_ns: self.both(critical.tid, window),
@@ -145,8 +150,8 @@ impl<'a> Attribution<'a> {
                 .collect(),
             cpu_time_ns: request.cpu_time(),
             critical_tid: critical.tid,
-            workers: request.workers.iter().map(|worker| self.worker(worker)).collect(),
-            complete: !lost && shares.unknown_ns == DurationNs::ZERO,
+            workers,
+            complete: !lost && unknown == DurationNs::ZERO,
             shares,
         })
     }

@@ -8,7 +8,10 @@ use super::{
     interval::Span,
     thread::{Segment, State, ThreadLine},
 };
-use crate::event::Event;
+use crate::{
+    event::{Event, What},
+    time::MonoNs,
+};
 
 /// A stretch in which a CPU lost records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,31 +25,40 @@ pub struct Gap {
     pub lost: u32,
 }
 
-/// Gaps of time-ordered events.
-pub(super) fn find(events: &[Event]) -> Vec<Gap> {
-    let mut last: HashMap<u32, (u32, crate::time::MonoNs)> = HashMap::new();
+/// Gaps of time-ordered events, each with the index of the event that ends it. As long as a CPU has shown no switch, what ran
+/// there may have been there from the beginning on: a gap then reaches back to it.
+pub(super) fn find(events: &[Event]) -> Vec<(usize, Gap)> {
+    struct Seen {
+        seq: u32,
+        at: MonoNs,
+        switched: bool,
+    }
+    let begin = events.first().map_or(MonoNs(0), |first| first.at);
+    let mut cpus: HashMap<u32, Seen> = HashMap::new();
     let mut gaps = Vec::new();
-    for event in events {
-        if let Some((seq, at)) = last.insert(event.cpu, (event.seq, event.at)) {
-            let lost = event.seq.wrapping_sub(seq.wrapping_add(1));
-            if lost != 0 {
-                gaps.push(Gap { cpu: event.cpu, span: Span::new(at, event.at), lost });
-            }
-        } else if event.seq != 0 {
-            let start = events.first().map_or(event.at, |first| first.at);
-            gaps.push(Gap { cpu: event.cpu, span: Span::new(start, event.at), lost: event.seq });
+    for (index, event) in events.iter().enumerate() {
+        let last = cpus.get(&event.cpu);
+        let expected = last.map_or(0, |last| last.seq.wrapping_add(1));
+        let switched = last.is_some_and(|last| last.switched);
+        let lost = event.seq.wrapping_sub(expected);
+        if lost != 0 {
+            let start = last.filter(|last| last.switched).map_or(begin, |last| last.at);
+            gaps.push((index, Gap { cpu: event.cpu, span: Span::new(start, event.at), lost }));
         }
+        let switched = switched || matches!(event.what, What::Switch { .. });
+        cpus.insert(event.cpu, Seen { seq: event.seq, at: event.at, switched });
     }
     gaps
 }
 
 /// Whether a span meets a gap.
 pub(super) fn touches(gaps: &[Gap], span: Span) -> bool {
-    gaps.iter().any(|gap| gap.span.start < span.end && span.start <= gap.span.end)
+    gaps.iter().any(|gap| gap.span.start <= span.end && span.start <= gap.span.end)
 }
 
-/// Blanks what a lost record may have changed: a thread's state stays unknown from the gap to the thread's next event. A
-/// thread seen running on another CPU is sure to be there until it is seen to leave.
+/// Blanks what a lost record may have changed: a thread's state stays unknown from the gap to the thread's next event (from
+/// the gap's end on, the tracker sees to it). A thread seen running on another CPU is sure to be there until it is seen to
+/// leave.
 pub(super) fn blank(threads: &mut BTreeMap<u32, ThreadLine>, gaps: &[Gap]) {
     if gaps.is_empty() {
         return;

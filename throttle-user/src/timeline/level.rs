@@ -2,7 +2,8 @@
 //!
 //! A *mark* is the kernel's `cfs_rq.throttled`: this group's own quota is out on this CPU. The kernel counts time only from
 //! an instant that differs by version (up to 6.5 the mark itself, to 6.17 the first queued entity, from 6.18 the first task taken
-//! off), to the end of the mark. That it is counting is read with each event; when it began is the time of the first such event.
+//! off), to the end of the mark. From 6.18 on that instant is read off the kernel's own clocks: it is the time of the first event
+//! that shows one of them run.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,9 +11,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{CountsFrom, Setting, boundary::Grid, interval::Span};
 use crate::{
-    event::{CgroupId, Event, OnCpu, QueueState, Release, TimerRun, What},
+    event::{CgroupId, Event, Left, OnCpu, QueueState, Release, TimerRun, What},
     time::{DurationNs, MonoNs},
 };
+
+/// A timer's entry is stamped after it looked at the list of throttled queues, at most this much.
+const LOOK: DurationNs = DurationNs::from_micros(20);
+
+/// A remote call is carried out sooner than this, as a rule.
+const CALL_TAKES: DurationNs = DurationNs::from_micros(200);
+/// A remote call that was not seen within this was not traced.
+const CALL_OVERDUE: DurationNs = DurationNs::from_millis(10);
 
 /// How a throttle was seen to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -118,11 +127,17 @@ pub(super) struct LevelTracker<'a> {
     open: BTreeMap<(CgroupId, u32), Throttle>,
     /// Grants seen for open throttles whose end on another CPU is still to come.
     granted: HashMap<(CgroupId, u32), MonoNs>,
-    /// When each mark last ended.
-    cleared: HashMap<(CgroupId, u32), MonoNs>,
-    /// The last run of each period timer that was seen: a point of the grid and the distance of points.
+    /// The last point of each period grid whose timer run was seen, and the distance of points.
     seen: HashMap<CgroupId, Grid>,
-    suffering: HashMap<(CgroupId, u32), MonoNs>,
+    /// Since when somebody suffers, and whether that instant is sure.
+    suffering: HashMap<(CgroupId, u32), (MonoNs, bool)>,
+    /// End of the last throttle.
+    ended: HashMap<(CgroupId, u32), MonoNs>,
+    /// Times that records were lost, and until when.
+    losses: u32,
+    lost_until: MonoNs,
+    /// Losses when an event last showed a level on a CPU: fewer than now means that its mark is not sure.
+    shown: HashMap<(CgroupId, u32), u32>,
     done: Vec<Throttle>,
     hierarchy: Vec<HierarchyThrottle>,
 }
@@ -133,9 +148,12 @@ impl<'a> LevelTracker<'a> {
             setting,
             open: BTreeMap::new(),
             granted: HashMap::new(),
-            cleared: HashMap::new(),
             seen: HashMap::new(),
             suffering: HashMap::new(),
+            ended: HashMap::new(),
+            losses: 0,
+            lost_until: MonoNs(0),
+            shown: HashMap::new(),
             done: vec![],
             hierarchy: vec![],
         }
@@ -151,10 +169,50 @@ impl<'a> LevelTracker<'a> {
         self.setting.path(&leaf).iter().any(|&level| self.marked(level, cpu))
     }
 
-    /// When the last level of a path that is not held any more was released on a CPU. Ends that were not traced are found
-    /// late, so this is not always the end found last.
-    pub(super) fn released(&self, leaf: CgroupId, cpu: u32) -> Option<MonoNs> {
-        self.setting.path(&leaf).iter().filter_map(|&level| self.cleared.get(&(level, cpu)).copied()).max()
+    /// Records were lost: no mark is sure until an event shows it again.
+    pub(super) fn doubt(&mut self, until: MonoNs) {
+        self.losses += 1;
+        self.lost_until = until;
+    }
+
+    /// Whether it is sure by which levels a task of `leaf` is held on a CPU.
+    pub(super) fn sure(&self, leaf: CgroupId, cpu: u32) -> bool {
+        self.setting.path(&leaf).iter().all(|&level| self.sure_of(level, cpu))
+    }
+
+    fn sure_of(&self, level: CgroupId, cpu: u32) -> bool {
+        self.losses == 0 || self.shown.get(&(level, cpu)) == Some(&self.losses)
+    }
+
+    fn shows(&mut self, level: CgroupId, cpu: u32) {
+        if self.losses > 0 {
+            self.shown.insert((level, cpu), self.losses);
+        }
+    }
+
+    /// It is not sure since when a level's throttle on a CPU counts.
+    pub(super) fn spoil(&mut self, level: CgroupId, cpu: u32) {
+        if let Some(throttle) = self.open.get_mut(&(level, cpu)) {
+            throttle.complete = false;
+        }
+        if let Some((_, sure)) = self.suffering.get_mut(&(level, cpu)) {
+            *sure = false;
+        }
+    }
+
+    /// When the last of the levels that held a task of `leaf` on a CPU was released. The level whose end was seen last need not
+    /// be the one that ended last.
+    pub(super) fn relieved(&self, leaf: CgroupId, cpu: u32) -> MonoNs {
+        let ends = self.setting.path(&leaf).iter().filter_map(|&level| self.ended.get(&(level, cpu)));
+        ends.copied().max().unwrap_or_default()
+    }
+
+    /// When all levels that hold a task of `leaf` on a CPU were granted runtime, if that was so long before `at` that they must have
+    /// been released since, though it was not traced.
+    pub(super) fn granted_long_before(&self, leaf: CgroupId, cpu: u32, at: MonoNs) -> Option<MonoNs> {
+        let held = self.setting.path(&leaf).iter().filter(|&&level| self.marked(level, cpu));
+        let grants: Option<Vec<MonoNs>> = held.map(|&level| self.granted.get(&(level, cpu)).copied()).collect();
+        grants?.into_iter().max().filter(|&grant| grant + CALL_TAKES < at)
     }
 
     /// CPUs on which a level is out of quota.
@@ -163,38 +221,78 @@ impl<'a> LevelTracker<'a> {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn observe(&mut self, event: &Event) -> Changes {
-        let mut changes = Changes::default();
+    /// `listed`: the CPUs whose queues a timer run reported.
+    pub(super) fn observe(&mut self, event: &Event, listed: &[u32]) -> Changes {
+        let mut changes = self.lapse(event.at, CALL_OVERDUE);
         match &event.what {
-            What::Switch { prev, next, .. } => {
-                for side in [prev, next].into_iter().flatten() {
-                    self.levels(side, event.cpu, event.at, &mut changes);
-                    self.count(side, event.cpu, event.at);
+            What::Switch { prev, left, next, .. } => {
+                if let Some(prev) = prev {
+                    self.levels(prev, event.cpu, event.at, &mut changes);
+                    let suffers = self.setting.counts_from == CountsFrom::Mark || *left != Some(Left::Blocked);
+                    self.victim(prev, event.cpu, event.at, suffers);
+                }
+                if let Some(next) = next {
+                    self.levels(next, event.cpu, event.at, &mut changes);
+                    self.victim(next, event.cpu, event.at, true);
                 }
             }
             What::Wakeup { task, target_cpu, .. } => {
                 self.levels(task, *target_cpu, event.at, &mut changes);
-                self.count(task, *target_cpu, event.at);
+                self.victim(task, *target_cpu, event.at, true);
             }
             What::Queue(queue) => self.queue(queue, event.at, &mut changes),
             What::Period(run) => {
-                self.nobody_listed(run, &mut changes);
-                self.seen.insert(run.cgroup, Grid { point: run.expires, period: run.period });
+                // A run that came late stands for all points of the grid up to its next one.
+                let last = MonoNs(run.next_expires.0.saturating_sub(run.period.0)).max(run.expires);
+                let grid = Grid { point: last, period: run.period };
+                let follows =
+                    self.seen.get(&run.cgroup).is_some_and(|before| before.point + before.period == run.expires);
+                if follows {
+                    // No run was missed: what is over ended otherwise.
+                    self.seen.insert(run.cgroup, grid);
+                }
+                self.unlisted(run, event.at, listed, &mut changes);
+                self.seen.insert(run.cgroup, grid);
             }
-            What::Slack(run) => self.nobody_listed(run, &mut changes),
+            What::Slack(run) => self.unlisted(run, event.at, listed, &mut changes),
             What::Migrate { .. } | What::Exit { .. } => {}
         }
         changes
     }
 
-    /// A timer found no throttled CPU: whatever was still open is over.
-    fn nobody_listed(&mut self, run: &TimerRun, changes: &mut Changes) {
-        if run.throttled_cpus > 0 || run.truncated {
+    /// Nothing more will be seen: grants that were surely carried out before end their throttles.
+    pub(super) fn last(&mut self, end: MonoNs) -> Changes {
+        self.lapse(end, CALL_TAKES)
+    }
+
+    /// Grants older than `overdue` ended their throttles, though it was not traced.
+    fn lapse(&mut self, now: MonoNs, overdue: DurationNs) -> Changes {
+        let mut changes = Changes::default();
+        if self.granted.is_empty() {
+            return changes;
+        }
+        let mut lapsed: Vec<_> =
+            self.granted.iter().filter(|(_, granted)| **granted + overdue < now).map(|(&key, _)| key).collect();
+        lapsed.sort_unstable();
+        for (level, cpu) in lapsed {
+            self.clear(level, cpu, now, EndedBy::Later, &mut changes);
+        }
+        changes
+    }
+
+    /// A timer lists all CPUs throttled at its entry: whatever was open before it looked and is not listed is over.
+    fn unlisted(&mut self, run: &TimerRun, exit: MonoNs, listed: &[u32], changes: &mut Changes) {
+        if run.truncated || listed.len() != run.throttled_cpus as usize {
             return;
         }
-        let over: Vec<_> = self.open.range((run.cgroup, 0)..=(run.cgroup, u32::MAX)).map(|(&key, _)| key).collect();
+        let over: Vec<_> = self
+            .open
+            .range((run.cgroup, 0)..=(run.cgroup, u32::MAX))
+            .filter(|((_, cpu), throttle)| !listed.contains(cpu) && throttle.marked + LOOK <= run.entry)
+            .map(|(&key, _)| key)
+            .collect();
         for (level, cpu) in over {
-            self.clear(level, cpu, run.entry, EndedBy::Later, changes);
+            self.clear(level, cpu, run.entry.min(exit), EndedBy::Later, changes);
         }
     }
 
@@ -217,33 +315,97 @@ impl<'a> LevelTracker<'a> {
             } else {
                 self.clear(level, cpu, at, EndedBy::Later, changes);
             }
+            self.shows(level, cpu);
         }
     }
 
-    /// Takes over for which levels the kernel was counting. Its clocks start when the first task is really held, which is not
-    /// always when the quota runs out: a level that runs out while its task is being held by another one is not counted at all
-    /// on 6.18 (`record_throttle_clock` looks at the levels out of quota as the task is taken off).
+    /// A task showed for whom the kernel counts; `suffers`: where the kernel's clocks are not followed, it is itself a victim of
+    /// the levels marked.
+    fn victim(&mut self, task: &OnCpu, cpu: u32, at: MonoNs, suffers: bool) {
+        self.count(task, cpu, at);
+    }
+
+    /// Takes over for which levels the kernel was counting. From 6.18 on its clocks start when the first task is really held, which
+    /// is not always when the quota runs out: a level that runs out while its task is being held by another one is not counted at
+    /// all (`record_throttle_clock` looks at the levels out of quota as the task is taken off).
     fn count(&mut self, task: &OnCpu, cpu: u32, at: MonoNs) {
         let setting = self.setting;
-        for (distance, &level) in setting.path(&task.cgroup).iter().enumerate() {
-            if task.counting.contains(distance)
-                && let Some(throttle) = self.open.get_mut(&(level, cpu))
-            {
-                throttle.start.get_or_insert(at);
-            }
+        let path = setting.path(&task.cgroup);
+        for (distance, &level) in path.iter().enumerate() {
             if task.counting_local.contains(distance) {
-                self.suffering.entry((level, cpu)).or_insert(at);
+                self.suffers_since(level, &path[distance..], cpu, at);
+            }
+            if task.counting.contains(distance) {
+                self.counts_since(level, cpu, at);
             }
         }
+    }
+
+    /// A runnable thread of `leaf` is held on a CPU: somebody suffers under the levels marked there.
+    pub(super) fn suffer(&mut self, leaf: CgroupId, cpu: u32, at: MonoNs) {
+        let setting = self.setting;
+        let path = setting.path(&leaf);
+        for (distance, &level) in path.iter().enumerate() {
+            self.suffers_since(level, &path[distance..], cpu, at);
+            self.counts_since(level, cpu, at);
+        }
+    }
+
+    /// Somebody suffers in a level's queue on a CPU from the levels above that are marked there, the level itself among them.
+    fn suffers_since(&mut self, level: CgroupId, above: &[CgroupId], cpu: u32, at: MonoNs) {
+        let above: Vec<&Throttle> = above.iter().filter_map(|&above| self.open.get(&(above, cpu))).collect();
+        if let Some(held_since) = above.iter().map(|throttle| throttle.marked).min() {
+            let sure = above.iter().all(|throttle| throttle.complete) && self.first_victim(held_since, at);
+            self.suffering.entry((level, cpu)).or_insert((at, sure));
+        }
+    }
+
+    /// A level's throttle on a CPU counts, if it did not before.
+    fn counts_since(&mut self, level: CgroupId, cpu: u32, at: MonoNs) {
+        let first = self.open.get(&(level, cpu)).is_some_and(|throttle| self.first_victim(throttle.marked, at));
+        if let Some(throttle) = self.open.get_mut(&(level, cpu))
+            && throttle.start.is_none()
+        {
+            throttle.start = Some(at);
+            throttle.complete &= first;
+        }
+    }
+
+    /// Whether a victim at `at` is surely the first one of a queue throttled since `held_since`: after a loss there may be
+    /// threads that were never seen.
+    fn first_victim(&self, held_since: MonoNs, at: MonoNs) -> bool {
+        self.losses == 0
+            || match self.setting.counts_from {
+                // Victims show themselves, one by one.
+                CountsFrom::Task => held_since > self.lost_until,
+                CountsFrom::Queued | CountsFrom::Mark => held_since == at,
+            }
+    }
+
+    /// Whether a throttle without a victim may have had one that was never seen.
+    fn victims_unseen(&self, throttle: &Throttle) -> bool {
+        self.losses > 0 && throttle.start.is_none() && self.setting.counts_from == CountsFrom::Queued
     }
 
     fn queue(&mut self, queue: &QueueState, at: MonoNs, changes: &mut Changes) {
+        let key = (queue.cgroup, queue.cpu);
+        if !queue.throttled
+            && !self.open.contains_key(&key)
+            && self.ended.get(&key).is_some_and(|&end| end > queue.entry)
+        {
+            // Released by a call while this callback ran.
+            return;
+        }
         // It was on the list at entry, so it was throttled then even if no event had shown it.
-        self.set(queue.cgroup, queue.cpu, queue.entry, changes);
+        self.set(queue.cgroup, queue.cpu, queue.entry.min(at), changes);
+        self.shows(queue.cgroup, queue.cpu);
         if !queue.throttled {
             self.clear(queue.cgroup, queue.cpu, at, queue.release.into(), changes);
         } else if queue.runtime_remaining > 0 {
             self.granted.insert((queue.cgroup, queue.cpu), at);
+        } else {
+            // Work in the kernel ate the grant before the call came (6.18).
+            self.granted.remove(&(queue.cgroup, queue.cpu));
         }
     }
 
@@ -251,7 +413,11 @@ impl<'a> LevelTracker<'a> {
         if self.marked(cgroup, cpu) {
             return;
         }
-        let throttle = Throttle { cgroup, cpu, marked: at, start: None, end: None, ended_by: None, complete: true };
+        // An entry that was reported late lies before the end of the one before at most by what its callback took.
+        let at = self.ended.get(&(cgroup, cpu)).map_or(at, |&ended| at.max(ended));
+        let start = (self.setting.counts_from == CountsFrom::Mark).then_some(at);
+        let complete = self.sure_of(cgroup, cpu);
+        let throttle = Throttle { cgroup, cpu, marked: at, start, end: None, ended_by: None, complete };
         self.open.insert((cgroup, cpu), throttle);
         changes.set.push((cgroup, cpu));
     }
@@ -263,10 +429,14 @@ impl<'a> LevelTracker<'a> {
             EndedBy::Later => self.sooner(&throttle, granted, at),
             seen => (at, seen),
         };
-        let at = at.max(throttle.marked);
-        self.done.push(Throttle { end: Some(at), ended_by: Some(by), ..throttle });
+        // Suffering may have been seen after the instant at which it must have ended: that instant was not seen.
+        let at = at.max(throttle.start.unwrap_or(throttle.marked)).max(throttle.marked);
+        // An end that was not seen may have been among the records lost since.
+        let lost = matches!(by, EndedBy::Grant | EndedBy::Boundary) && self.losses > 0 && at <= self.lost_until;
+        let complete = throttle.complete && !lost && !self.victims_unseen(&throttle);
+        self.ended.insert((cgroup, cpu), at);
+        self.done.push(Throttle { end: Some(at), ended_by: Some(by), complete, ..throttle });
         changes.cleared.push((cgroup, cpu));
-        self.cleared.insert((cgroup, cpu), at);
         if self.setting.counts_from == CountsFrom::Queued && throttle.start.is_some() {
             self.pass_on(cgroup, cpu, at);
         }
@@ -279,14 +449,13 @@ impl<'a> LevelTracker<'a> {
             })
             .collect();
         for key in released {
-            let at = self.released(key.0, cpu).unwrap_or(at);
-            if let Some(start) = self.suffering.remove(&key) {
+            if let Some((start, complete)) = self.suffering.remove(&key) {
                 self.hierarchy.push(HierarchyThrottle {
                     cgroup: key.0,
                     cpu,
                     start,
-                    end: Some(at.max(start)),
-                    complete: true,
+                    end: Some(self.relieved(key.0, cpu).max(start)),
+                    complete,
                 });
             }
         }
@@ -297,12 +466,16 @@ impl<'a> LevelTracker<'a> {
     /// `unthrottle_cfs_rq` and `enqueue_entity`).
     fn pass_on(&mut self, cgroup: CgroupId, cpu: u32, at: MonoNs) {
         let setting = self.setting;
+        let sure = self.sure_of(cgroup, cpu);
         for &above in setting.path(&cgroup).iter().skip(1) {
             if self.held(above, cpu) {
-                self.suffering.entry((above, cpu)).or_insert(at);
+                self.suffering.entry((above, cpu)).or_insert((at, sure));
             }
             if let Some(throttle) = self.open.get_mut(&(above, cpu)) {
-                throttle.start.get_or_insert(at);
+                if throttle.start.is_none() {
+                    throttle.start = Some(at.max(throttle.marked));
+                    throttle.complete &= sure;
+                }
                 return;
             }
         }
@@ -325,15 +498,23 @@ impl<'a> LevelTracker<'a> {
 
     /// All throttles, those still open included, in order of their start.
     pub(super) fn finish(self) -> (Vec<Throttle>, Vec<HierarchyThrottle>) {
-        let Self { setting: _, open, granted: _, cleared: _, seen: _, suffering, mut done, mut hierarchy } = self;
-        done.extend(open.into_values());
+        let open: Vec<_> = self
+            .open
+            .values()
+            .map(|throttle| Throttle {
+                complete: throttle.complete && !self.victims_unseen(throttle),
+                ..throttle.clone()
+            })
+            .collect();
+        let Self { suffering, mut done, mut hierarchy, .. } = self;
+        done.extend(open);
         done.sort_by_key(|throttle| (throttle.marked, throttle.cgroup, throttle.cpu));
-        hierarchy.extend(suffering.into_iter().map(|((cgroup, cpu), start)| HierarchyThrottle {
+        hierarchy.extend(suffering.into_iter().map(|((cgroup, cpu), (start, complete))| HierarchyThrottle {
             cgroup,
             cpu,
             start,
             end: None,
-            complete: true,
+            complete,
         }));
         hierarchy.sort_by_key(|throttle| (throttle.start, throttle.cgroup, throttle.cpu));
         (done, hierarchy)
@@ -395,7 +576,7 @@ mod tests {
         let setting = Setting { paths, counts_from, cpus: 1, watched_until: None };
         let mut tracker = LevelTracker::new(&setting);
         for event in events {
-            tracker.observe(event);
+            tracker.observe(event, &[]);
         }
         let (own, any) = tracker.finish();
         (

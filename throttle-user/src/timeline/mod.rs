@@ -11,17 +11,22 @@ pub mod level;
 pub mod period;
 pub mod thread;
 
+#[cfg(test)]
+pub(crate) mod properties;
+#[cfg(test)]
+pub(crate) mod simulated;
+
 use std::collections::BTreeMap;
 
 use crate::{
-    event::{CgroupId, Event, What},
+    event::{CgroupId, Event, Release, What},
     time::{DurationNs, MonoNs},
 };
 use boundary::Boundary;
 use gap::Gap;
 use interval::{Span, Spans};
 use level::{HierarchyThrottle, LevelTracker, Throttle};
-use thread::{ThreadLine, ThreadTracker};
+use thread::{State, ThreadLine, ThreadTracker};
 
 /// From what instant the kernel counts a throttle (kernel/sched/fair.c). It decides who is held: before 6.18 the whole queue of a
 /// CPU, from then on each task by itself. The instant itself is read off the kernel's clocks, see [`level`].
@@ -73,6 +78,8 @@ pub struct Timeline {
     pub boundaries: BTreeMap<CgroupId, Vec<Boundary>>,
     /// When each CPU was idle; a CPU without any idle switch is absent: not measured.
     pub idle: BTreeMap<u32, Spans>,
+    /// Stretches in which records were lost that may have said whether a CPU was idle.
+    pub idle_unknown: Spans,
     /// Stretches with lost records.
     pub gaps: Vec<Gap>,
     /// Tracepoints that must have fired and did not: switches, wakeups and period timers. Not losses of ours: see
@@ -90,22 +97,43 @@ impl Timeline {
         let (Some(first), Some(last)) = (events.first(), events.last()) else { return Self::default() };
         let end = MonoNs(last.at.0 + 1);
         let span = Span::new(first.at, setting.watched_until.map_or(end, |until| until.max(end)));
-        let gaps = gap::find(&events);
+        let found = gap::find(&events);
+        let gaps: Vec<Gap> = found.iter().map(|&(_, gap)| gap).collect();
+        let mut losses = found.iter().peekable();
         let mut levels = LevelTracker::new(setting);
-        let mut threads = ThreadTracker::new(setting);
+        let mut threads = ThreadTracker::new(setting, span.start);
         let mut boundaries: BTreeMap<CgroupId, Vec<Boundary>> = BTreeMap::new();
-        for event in &events {
+        for (index, event) in events.iter().enumerate() {
+            if let Some((_, gap)) = losses.next_if(|(end, _)| *end == index) {
+                levels.doubt(gap.span.end);
+                threads.doubt(*gap);
+            }
             if let What::Period(run) = &event.what {
                 let marked = levels.marked_cpus(run.cgroup);
                 boundaries.entry(run.cgroup).or_default().push(Boundary::new(event, run, marked));
             }
             if let Some((leaf, cpu, arrived)) = threads.untraced_arrival(event) {
                 let changes = levels.clear_path(leaf, cpu, arrived);
-                threads.follow_marks(event, &changes, &levels);
+                threads.follow_marks(arrived, &changes, &levels);
             }
-            let changes = levels.observe(event);
+            let changes = levels.observe(event, &listed(&events[index..]));
             threads.observe(event, &changes, &levels);
+            // Threads that were waiting as their queue was throttled, or that were moved to a throttled queue, suffer without
+            // an event of their own.
+            if setting.counts_from == CountsFrom::Queued
+                && (!changes.set.is_empty() || matches!(event.what, What::Migrate { .. }))
+            {
+                threads.held().for_each(|(leaf, cpu)| levels.suffer(leaf, cpu, event.at));
+                let unsure = |level: &CgroupId| !gaps.is_empty() && threads.unknown_under(*level);
+                changes
+                    .set
+                    .iter()
+                    .filter(|(level, _)| unsure(level))
+                    .for_each(|&(level, cpu)| levels.spoil(level, cpu));
+            }
         }
+        let changes = levels.last(span.end);
+        threads.follow_marks(span.end, &changes, &levels);
         let (mut threads, mut untraced) = threads.finish(span.end);
         gap::blank(&mut threads, &gaps);
         let (mut throttles, mut hierarchy) = levels.finish();
@@ -115,6 +143,7 @@ impl Timeline {
         for throttle in &mut hierarchy {
             throttle.complete &= !gap::touches(&gaps, throttle.span(span.end));
         }
+        thread::release(&mut threads, &throttles, setting, span.end);
         let boundaries: BTreeMap<_, _> = boundaries
             .into_iter()
             .map(|(cgroup, seen)| {
@@ -123,8 +152,8 @@ impl Timeline {
             })
             .collect();
         untraced += boundaries.values().flatten().filter(|boundary| boundary.inferred).count() as u64;
-        let idle = idle::spans(&events, span);
-        Self { span: Some(span), throttles, hierarchy, threads, boundaries, idle, gaps, untraced }
+        let (idle, idle_unknown) = idle::spans(&events, &found, span);
+        Self { span: Some(span), throttles, hierarchy, threads, boundaries, idle, idle_unknown, gaps, untraced }
     }
 
     /// Boundaries of a cgroup, in order.
@@ -140,16 +169,41 @@ impl Timeline {
     }
 }
 
+/// The CPUs whose queues a timer run, the first of `events`, reported.
+fn listed(events: &[Event]) -> Vec<u32> {
+    let Some((run, release)) = events.first().and_then(|event| match event.what {
+        What::Period(_) => Some((event, Release::Period)),
+        What::Slack(_) => Some((event, Release::Slack)),
+        _ => None,
+    }) else {
+        return vec![];
+    };
+    events[1..]
+        .iter()
+        .take_while(|event| (event.at, event.cpu) == (run.at, run.cpu))
+        .filter_map(|event| match &event.what {
+            What::Queue(queue) if queue.release == release => Some(queue.cpu),
+            _ => None,
+        })
+        .collect()
+}
+
 /// What the rest of the timeline says about a group between its boundaries.
 struct Drew {
     throttled: Vec<Span>,
-    ran: Spans,
-    cpus: u32,
+    /// When each CPU ran the group's threads.
+    ran: BTreeMap<u32, Spans>,
+    /// When each CPU had a thread of the group that ran or waited there, or may have had.
+    runnable: BTreeMap<u32, Spans>,
 }
 
-/// A CPU may keep this much of a pool over any number of idle periods (kernel/sched/fair.c, `min_cfs_rq_runtime`), so only
-/// what is used beyond it shows that the pool was drawn on.
+/// A CPU may keep this much of a pool over any number of idle periods (kernel/sched/fair.c, `min_cfs_rq_runtime`).
 const KEPT_LOCALLY: DurationNs = DurationNs::from_millis(1);
+/// And this much as long as some thread of the group is runnable there (`sysctl_sched_cfs_bandwidth_slice`, the default).
+const SLICE: DurationNs = DurationNs::from_millis(5);
+
+/// A running thread is charged at least this often: at the tick, and `CONFIG_HZ` is 100 or more.
+const TICK: DurationNs = DurationNs::from_millis(10);
 
 impl Drew {
     fn new(
@@ -159,16 +213,42 @@ impl Drew {
         threads: &BTreeMap<u32, ThreadLine>,
         end: MonoNs,
     ) -> Self {
+        let (mut ran, mut runnable): (BTreeMap<u32, Vec<Span>>, BTreeMap<u32, Vec<Span>>) = Default::default();
         let lines = threads.values().filter(|line| setting.path(&line.cgroup).contains(&cgroup));
+        for segment in lines.flat_map(|line| &line.segments) {
+            match segment.state {
+                State::Running { cpu } => {
+                    ran.entry(cpu).or_default().push(segment.span);
+                    runnable.entry(cpu).or_default().push(segment.span);
+                }
+                State::Waiting { cpu } | State::Throttled { cpu } => {
+                    runnable.entry(cpu).or_default().push(segment.span)
+                }
+                State::Unknown => {
+                    (0..setting.cpus).for_each(|cpu| runnable.entry(cpu).or_default().push(segment.span));
+                }
+                State::Blocked => {}
+            }
+        }
+        let united = |spans: BTreeMap<u32, Vec<Span>>| {
+            spans.into_iter().map(|(cpu, spans)| (cpu, Spans::union(spans))).collect()
+        };
         Self {
             throttled: throttles
                 .iter()
                 .filter(|throttle| throttle.cgroup == cgroup)
                 .map(|throttle| throttle.span(end))
                 .collect(),
-            ran: Spans::union(lines.flat_map(|line| line.running().map(|(_, span)| span))),
-            cpus: setting.cpus,
+            ran: united(ran),
+            runnable: united(runnable),
         }
+    }
+
+    /// What a CPU may have had left of the pool at an instant.
+    fn kept(&self, cpu: u32, at: MonoNs) -> DurationNs {
+        let before = Span::new(MonoNs(at.0.saturating_sub(1)), at);
+        let was_runnable = self.runnable.get(&cpu).is_some_and(|spans| spans.within(before).next().is_some());
+        if was_runnable { SLICE } else { KEPT_LOCALLY }
     }
 }
 
@@ -180,6 +260,13 @@ impl boundary::Between for Drew {
 
     fn drew(&self, window: Span) -> bool {
         self.throttled.iter().any(|span| window.contains(span.start))
-            || self.ran.total_within(window) > DurationNs(KEPT_LOCALLY.0 * u64::from(self.cpus))
+            || self.ran.iter().any(|(&cpu, ran)| charged(ran, window) > self.kept(cpu, window.start))
     }
+}
+
+/// What of the time run in a window was surely charged in it: what ran on at its end perhaps not since the last tick.
+fn charged(ran: &Spans, window: Span) -> DurationNs {
+    let runs_on = ran.within(Span::new(MonoNs(window.end.0.saturating_sub(1)), window.end)).next().is_some();
+    let end = if runs_on { MonoNs(window.end.0.saturating_sub(TICK.0)) } else { window.end };
+    ran.total_within(Span::new(window.start, end))
 }

@@ -68,7 +68,7 @@ pub struct PeriodRecord {
     /// Integral of min(idle CPUs, held threads): CPU time that was there and denied. Absent = idle CPUs not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied_idle_ns: Option<DurationNs>,
-    /// False: records were lost in it.
+    /// False: records were lost in it, or it is not known what some thread of the cgroup did.
     pub complete: bool,
 }
 
@@ -78,6 +78,8 @@ pub struct Activity {
     ran: Spans,
     held: Vec<Span>,
     held_union: Spans,
+    /// When it was not known what some thread did.
+    unknown: Spans,
 }
 
 impl Activity {
@@ -85,8 +87,9 @@ impl Activity {
     #[must_use]
     pub fn of(timeline: &Timeline, setting: &Setting, cgroup: CgroupId) -> Self {
         let lines = timeline.threads.values().filter(|line| setting.path(&line.cgroup).contains(&cgroup));
-        let (mut running, mut held) = (vec![], vec![]);
+        let (mut running, mut held, mut unknown) = (vec![], vec![], vec![]);
         for line in lines {
+            unknown.extend(line.unknown());
             running.extend(line.running().map(|(_, span)| span));
             held.extend(line.throttled().map(|(_, span)| span));
         }
@@ -95,6 +98,7 @@ impl Activity {
         Self {
             ran: Spans::union(running.iter().copied()),
             held_union: Spans::union(held.iter().copied()),
+            unknown: Spans::union(unknown),
             running,
             held,
         }
@@ -126,10 +130,10 @@ impl Activity {
         held - both
     }
 
-    /// Integral over a window of min(idle CPUs, held threads); `None` if idle CPUs were not measured.
+    /// Integral over a window of min(idle CPUs, held threads); `None` if idle CPUs were not measured, or not all the time.
     #[must_use]
     pub fn denied_idle(&self, timeline: &Timeline, window: Span) -> Option<DurationNs> {
-        if timeline.idle.is_empty() {
+        if timeline.idle.is_empty() || timeline.idle_unknown.within(window).next().is_some() {
             return None;
         }
         let held = depth(clipped(&self.held, window));
@@ -177,13 +181,16 @@ fn record(timeline: &Timeline, boundary: &Boundary, index: u64, cgroup: CgroupId
     let end = boundary.due + DurationNs((boundary.periods - 1) * boundary.period.0);
     let start = MonoNs(boundary.due.0.saturating_sub(boundary.period.0));
     let window = Span::new(start, end);
-    let throttles: Vec<PeriodThrottle> = timeline
+    let within: Vec<_> = timeline
         .throttles
         .iter()
         .filter(|throttle| throttle.cgroup == cgroup)
         .map(|throttle| (throttle, throttle.span(timeline.end()).clip(window)))
         .filter(|(_, span)| !span.is_empty())
-        .map(|(throttle, span)| PeriodThrottle {
+        .collect();
+    let throttles: Vec<PeriodThrottle> = within
+        .iter()
+        .map(|&(throttle, span)| PeriodThrottle {
             cpu: throttle.cpu,
             start_ns: span.start,
             end_ns: span.end,
@@ -214,9 +221,20 @@ fn record(timeline: &Timeline, boundary: &Boundary, index: u64, cgroup: CgroupId
         held_wall_ns: activity.held_union.total_within(window),
         fully_held_ns: activity.fully_held(window),
         denied_idle_ns: activity.denied_idle(timeline, window),
-        complete: seen_whole && !boundary.truncated && !gap::touches(&timeline.gaps, window),
+        complete: seen_whole
+            && !boundary.truncated
+            && !gap::touches(&timeline.gaps, Span::new(window.start, known_from(timeline, boundary, cgroup)))
+            && within.iter().all(|(throttle, _)| throttle.complete)
+            && activity.unknown.within(window).next().is_none(),
         throttles,
     }
+}
+
+/// When it was known that a period had ended: at the run of its timer, or, if that was not traced, at the next one.
+fn known_from(timeline: &Timeline, boundary: &Boundary, cgroup: CgroupId) -> MonoNs {
+    let boundaries = timeline.boundaries_of(cgroup);
+    let later = boundaries.partition_point(|other| other.due < boundary.due);
+    boundaries[later..].iter().find(|other| !other.inferred).map_or(timeline.end(), |next| next.exit)
 }
 
 /// The release follows the grid point by the timer's latency; later than this it belongs to another period.

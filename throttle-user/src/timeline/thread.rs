@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     CountsFrom, Setting,
-    interval::Span,
-    level::{Changes, LevelTracker},
+    gap::Gap,
+    interval::{Span, Spans},
+    level::{Changes, EndedBy, LevelTracker, Throttle},
 };
 use crate::{
     event::{CgroupId, Event, Left, OnCpu, What},
@@ -93,6 +94,12 @@ impl ThreadLine {
         })
     }
 
+    /// Spans of which nothing is known.
+    pub fn unknown(&self) -> impl Iterator<Item = Span> + '_ {
+        let unknown = self.segments.iter().filter(|segment| segment.state == State::Unknown);
+        unknown.map(|segment| segment.span)
+    }
+
     /// Spans held by a limit.
     pub fn throttled(&self) -> impl Iterator<Item = (u32, Span)> + '_ {
         self.segments.iter().filter_map(|segment| match segment.state {
@@ -102,11 +109,69 @@ impl ThreadLine {
     }
 }
 
+/// Ends the hold of threads where their levels were released unseen: the end of such a throttle is known only later, and may by
+/// then lie before another one's start.
+pub(super) fn release(threads: &mut BTreeMap<u32, ThreadLine>, throttles: &[Throttle], setting: &Setting, end: MonoNs) {
+    let unseen = |throttle: &Throttle| matches!(throttle.ended_by, Some(EndedBy::Grant | EndedBy::Boundary));
+    if !throttles.iter().any(unseen) {
+        return;
+    }
+    for line in threads.values_mut() {
+        let path = setting.path(&line.cgroup);
+        let marks = |cpu: u32| {
+            let of = throttles.iter().filter(|throttle| throttle.cpu == cpu && path.contains(&throttle.cgroup));
+            Spans::union(of.map(|throttle| throttle.span(end)))
+        };
+        // Where records were lost it is not known which of them the end was.
+        let sure = |segment: &Segment, cpu: u32| {
+            !throttles.iter().any(|throttle| {
+                !throttle.complete
+                    && throttle.cpu == cpu
+                    && path.contains(&throttle.cgroup)
+                    && !throttle.span(end).clip(segment.span).is_empty()
+            })
+        };
+        let segments = line.segments.iter().flat_map(|&segment| match segment.state {
+            State::Throttled { cpu } if sure(&segment, cpu) => {
+                held(segment, cpu, &marks(cpu), setting.counts_from == CountsFrom::Task)
+            }
+            _ => vec![segment],
+        });
+        line.segments = segments.collect();
+    }
+}
+
+/// The parts of a throttled segment in which it was held and in which it waited. `once`: released, it is not held again without
+/// having run.
+fn held(segment: Segment, cpu: u32, marks: &Spans, once: bool) -> Vec<Segment> {
+    let held: Vec<Span> = marks.within(segment.span).collect();
+    if held.first().is_none_or(|first| first.start != segment.span.start) {
+        // Held by a level that is not known.
+        return vec![segment];
+    }
+    let waited =
+        |from: MonoNs, to: MonoNs| Segment { span: Span::new(from, to), state: State::Waiting { cpu }, ..segment };
+    let mut parts = vec![];
+    let mut from = segment.span.start;
+    for span in held.into_iter().take(if once { 1 } else { usize::MAX }) {
+        parts.push(waited(from, span.start));
+        parts.push(Segment { span, ..segment });
+        from = span.end;
+    }
+    parts.push(waited(from, segment.span.end));
+    parts.retain(|part| !part.span.is_empty());
+    parts
+}
+
 struct Open {
     cgroup: CgroupId,
     since: MonoNs,
     state: State,
     exiting: bool,
+    /// Another thread had this number before.
+    reused: bool,
+    /// Records were lost since its last event.
+    doubted: bool,
     segments: Vec<Segment>,
     /// The CPU's account of uncharged time as the running stretch began.
     uncharged: Option<DurationNs>,
@@ -140,9 +205,12 @@ impl Open {
                 true
             }
             // More is missing: what it did before it arrived is not known.
-            Some(arrived) if arrived >= self.since => {
+            Some(arrived) if arrived >= self.since || self.state == State::Unknown => {
+                if self.segments.is_empty() && !self.reused {
+                    self.since = self.since.min(arrived);
+                }
                 self.state = State::Unknown;
-                self.turn(arrived, State::Running { cpu });
+                self.turn(arrived.max(self.since), State::Running { cpu });
                 true
             }
             _ => {
@@ -183,6 +251,10 @@ impl Open {
 
 pub(super) struct ThreadTracker<'a> {
     setting: &'a Setting,
+    /// First event of all: what happened before it could not be seen.
+    begin: MonoNs,
+    /// Since when records may be missing.
+    lost_since: Option<MonoNs>,
     live: BTreeMap<u32, Open>,
     ended: BTreeMap<u32, ThreadLine>,
     /// Switches and wakeups that must have been there and were not traced.
@@ -190,17 +262,19 @@ pub(super) struct ThreadTracker<'a> {
 }
 
 impl<'a> ThreadTracker<'a> {
-    pub(super) fn new(setting: &'a Setting) -> Self {
-        Self { setting, live: BTreeMap::new(), ended: BTreeMap::new(), untraced: 0 }
+    pub(super) fn new(setting: &'a Setting, begin: MonoNs) -> Self {
+        Self { setting, begin, lost_since: None, live: BTreeMap::new(), ended: BTreeMap::new(), untraced: 0 }
     }
 
     pub(super) fn observe(&mut self, event: &Event, changes: &Changes, levels: &LevelTracker<'_>) {
-        self.follow_marks(event, changes, levels);
+        if let What::Switch { prev: Some(prev), ran, .. } = &event.what {
+            self.was_running(prev, *ran, event);
+        }
+        self.follow_marks(event.at, changes, levels);
         match &event.what {
-            What::Switch { prev, left, ran, uncharged, next, .. } => {
+            What::Switch { prev, left, uncharged, next, .. } => {
                 if let Some(prev) = prev {
-                    let arrived = ran.map(|ran| MonoNs(event.at.0.saturating_sub(ran.0)));
-                    self.leave(prev, left.unwrap_or(Left::Preempted), arrived, event, levels);
+                    self.leave(prev, left.unwrap_or(Left::Preempted), event, levels);
                     self.charge(prev.thread, *uncharged);
                 }
                 if let Some(next) = next {
@@ -210,13 +284,45 @@ impl<'a> ThreadTracker<'a> {
                     }
                 }
             }
-            What::Wakeup { task, target_cpu, .. } => self.wake(task, *target_cpu, event.at, levels),
+            What::Wakeup { task, target_cpu, new } => {
+                if *new {
+                    self.begin(task.thread, task.cgroup, event.at);
+                }
+                self.wake(task, *target_cpu, event.at, levels);
+            }
             What::Migrate { thread, cgroup, dest_cpu } => {
                 self.migrate(*thread, *cgroup, *dest_cpu, event.at, levels);
             }
             What::Exit { thread, cgroup } => self.entry(*thread, *cgroup, event.at).exiting = true,
             What::Period(_) | What::Slack(_) | What::Queue(_) => {}
         }
+    }
+
+    /// Records of a CPU were lost up to now: what a thread does is not known until its next event. A thread that runs on another
+    /// CPU is sure to be there.
+    pub(super) fn doubt(&mut self, gap: Gap) {
+        self.lost_since.get_or_insert(gap.span.start);
+        for open in self.live.values_mut() {
+            if !matches!(open.state, State::Running { cpu } if cpu != gap.cpu) {
+                open.turn(gap.span.end, State::Unknown);
+                open.doubted = true;
+                open.uncharged = None;
+            }
+        }
+    }
+
+    /// Whether it is not known of some thread of a level what it does.
+    pub(super) fn unknown_under(&self, level: CgroupId) -> bool {
+        let unknown = |open: &&Open| open.state == State::Unknown;
+        self.live.values().filter(unknown).any(|open| self.setting.path(&open.cgroup).contains(&level))
+    }
+
+    /// Leaf cgroup and CPU of every thread that is held by a limit.
+    pub(super) fn held(&self) -> impl Iterator<Item = (CgroupId, u32)> + '_ {
+        self.live.values().filter_map(|open| match open.state {
+            State::Throttled { cpu } => Some((open.cgroup, cpu)),
+            _ => None,
+        })
     }
 
     /// A held thread that leaves a CPU must have been released before it arrived there, although neither was traced: its leaf
@@ -245,36 +351,49 @@ impl<'a> ThreadTracker<'a> {
     }
 
     /// Marks set or cleared move threads between waiting and throttled.
-    pub(super) fn follow_marks(&mut self, event: &Event, changes: &Changes, levels: &LevelTracker<'_>) {
+    pub(super) fn follow_marks(&mut self, at: MonoNs, changes: &Changes, levels: &LevelTracker<'_>) {
         if changes.set.is_empty() && changes.cleared.is_empty() {
             return;
         }
         for open in self.live.values_mut() {
             let path = self.setting.path(&open.cgroup);
             match open.state {
-                State::Throttled { cpu } if !levels.held(open.cgroup, cpu) => {
-                    let cleared = changes.cleared.iter().any(|(level, on)| *on == cpu && path.contains(level));
-                    if let Some(released) = levels.released(open.cgroup, cpu).filter(|_| cleared) {
-                        open.turn(released, State::Waiting { cpu });
-                    }
+                State::Throttled { cpu }
+                    if !levels.held(open.cgroup, cpu)
+                        && changes.cleared.iter().any(|(level, on)| *on == cpu && path.contains(level)) =>
+                {
+                    open.turn(levels.relieved(open.cgroup, cpu).min(at), State::Waiting { cpu });
                 }
                 State::Waiting { cpu }
                     if self.setting.counts_from != CountsFrom::Task
                         && changes.set.iter().any(|(level, on)| *on == cpu && path.contains(level)) =>
                 {
-                    open.turn(event.at, State::Throttled { cpu });
+                    open.turn(at, State::Throttled { cpu });
                 }
                 _ => {}
             }
         }
     }
 
+    /// A thread that is not new and was not seen before may have been there since records were lost.
     fn entry(&mut self, thread: u32, cgroup: CgroupId, at: MonoNs) -> &mut Open {
+        let since = self.lost_since.map_or(at, |lost| lost.min(at));
+        self.begin(thread, cgroup, since)
+    }
+
+    fn begin(&mut self, thread: u32, cgroup: CgroupId, since: MonoNs) -> &mut Open {
+        let ended = &self.ended;
         let open = self.live.entry(thread).or_insert_with(|| Open {
             cgroup,
-            since: at,
+            // After the last thread of this number, if there was one.
+            since: ended
+                .get(&thread)
+                .and_then(|line| line.segments.last())
+                .map_or(since, |last| since.max(last.span.end)),
+            reused: ended.contains_key(&thread),
             state: State::Unknown,
             exiting: false,
+            doubted: false,
             segments: vec![],
             uncharged: None,
         });
@@ -282,13 +401,19 @@ impl<'a> ThreadTracker<'a> {
         open
     }
 
-    fn leave(&mut self, task: &OnCpu, left: Left, arrived: Option<MonoNs>, event: &Event, levels: &LevelTracker<'_>) {
-        let cpu = event.cpu;
-        let held = !self.per_task() && levels.held(task.cgroup, cpu);
+    /// Whoever leaves a CPU ran on it.
+    fn was_running(&mut self, task: &OnCpu, ran: Option<DurationNs>, event: &Event) {
+        let arrived = ran.map(|ran| MonoNs(event.at.0.saturating_sub(ran.0)));
+        let begin = self.begin;
         // Unknown threads begin where the scheduler says this one arrived.
         let open = self.entry(task.thread, task.cgroup, arrived.unwrap_or(event.at));
-        let untraced = open.was_running_until(event.at, cpu, arrived);
-        self.untraced += u64::from(untraced);
+        let untraced = !std::mem::take(&mut open.doubted) & open.was_running_until(event.at, event.cpu, arrived);
+        self.untraced += u64::from(untraced && arrived.is_none_or(|arrived| arrived >= begin));
+    }
+
+    fn leave(&mut self, task: &OnCpu, left: Left, event: &Event, levels: &LevelTracker<'_>) {
+        let cpu = event.cpu;
+        let held = !self.per_task() && levels.held(task.cgroup, cpu);
         let open = self.entry(task.thread, task.cgroup, event.at);
         let state = match left {
             Left::Blocked => State::Blocked,
@@ -309,6 +434,7 @@ impl<'a> ThreadTracker<'a> {
             // A wakeup or a switch-out was not traced.
             open.state = State::Unknown;
         }
+        open.doubted = false;
         open.turn(event.at, State::Running { cpu: event.cpu });
         self.untraced += u64::from(untraced);
     }
@@ -317,6 +443,7 @@ impl<'a> ThreadTracker<'a> {
         let held = !self.per_task() && levels.held(task.cgroup, cpu);
         let open = self.entry(task.thread, task.cgroup, at);
         if matches!(open.state, State::Blocked | State::Unknown) {
+            open.doubted = false;
             open.turn(at, if held { State::Throttled { cpu } } else { State::Waiting { cpu } });
         }
     }
@@ -324,8 +451,16 @@ impl<'a> ThreadTracker<'a> {
     fn migrate(&mut self, thread: u32, cgroup: CgroupId, cpu: u32, at: MonoNs, levels: &LevelTracker<'_>) {
         let held = levels.held(cgroup, cpu);
         let per_task = self.per_task();
+        let sure = levels.sure(cgroup, cpu);
         let open = self.entry(thread, cgroup, at);
+        if let State::Throttled { cpu: from } = open.state
+            && let Some(granted) = levels.granted_long_before(cgroup, from, at)
+        {
+            open.turn(granted, State::Waiting { cpu: from });
+        }
         match open.state {
+            State::Throttled { .. } if !sure => open.turn(at, State::Unknown),
+            State::Waiting { .. } if !sure && !per_task => open.turn(at, State::Unknown),
             State::Throttled { .. } if held => open.turn(at, State::Throttled { cpu }),
             State::Throttled { .. } => open.turn(at, State::Waiting { cpu }),
             State::Waiting { .. } if held && !per_task => open.turn(at, State::Throttled { cpu }),

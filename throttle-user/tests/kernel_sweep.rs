@@ -1,0 +1,158 @@
+//! Whole runs of the `throttle` binary on the running kernel: what a run leaves, deriving it again, and a run that was killed.
+//! Needs root, the cpu controller and a kernel with BTF; without them these tests fail.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+const DEADLINE: Duration = Duration::from_secs(120);
+const DERIVED: [&str; 4] = ["runs.jsonl", "periods.jsonl", "summary.json", "report.md"];
+
+/// The second run looks for what the first left behind.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn throttle(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_throttle"));
+    command.args(words).stdin(Stdio::null());
+    command
+}
+
+fn done(command: &mut Command) -> Output {
+    let output = command.output().expect("throttle starts");
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn json_lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).expect("a file of the run");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn derived(dir: &Path) -> BTreeMap<&'static str, String> {
+    let read = |name: &'static str| (name, fs::read_to_string(dir.join(name)).expect("a derived file"));
+    DERIVED.into_iter().map(read).collect()
+}
+
+fn of_type<'a>(lines: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
+    lines.iter().filter(move |line| line["type"] == kind)
+}
+
+fn ns(line: &Value, field: &str) -> u64 {
+    line[field].as_u64().unwrap_or_else(|| panic!("{field} of {line}"))
+}
+
+#[test]
+fn kernel_a_run_is_derived_again_byte_for_byte_and_its_shares_sum_to_the_wall() {
+    let _turn = one_at_a_time();
+    let dir = tempfile::tempdir().expect("a directory");
+    let run = dir.path().join("run");
+    let out = run.to_str().expect("a path in ASCII");
+    let sweep =
+        done(&mut throttle(&["sweep", "--requests", "3", "--limits", "200m,unlimited", "--gap", "50ms", "--out", out]));
+    let runs = json_lines(&run.join("runs.jsonl"));
+    let limits: Vec<_> = of_type(&runs, "limit").collect();
+    assert_eq!(limits.len(), 2, "{runs:#?}");
+    // 0: all figures agree with the kernel's. 1: some do not, and the limit's line says which.
+    let agree = limits.iter().all(|limit| limit["agreement"]["verdict"] == "agrees");
+    assert_eq!(sweep.status.code(), Some(if agree { 0 } else { 1 }), "{limits:#?}");
+    for limit in limits.iter().filter(|limit| limit["agreement"]["verdict"] != "agrees") {
+        let because = &limit["agreement"]["because"];
+        assert!(because.as_array().is_some_and(|list| !list.is_empty()) || because.is_string(), "{limit:#}");
+    }
+    for limit in &limits {
+        assert_eq!(limit["lost_events"], 0, "{limit:#}");
+        assert_eq!(limit["ending"]["how"], "complete", "{limit:#}");
+    }
+    let requests: Vec<_> = of_type(&runs, "request").collect();
+    assert_eq!(requests.len(), 6);
+    for request in &requests {
+        let parts =
+            ["on_cpu_ns", "throttled_own_ns", "throttled_ancestor_ns", "runqueue_ns", "blocked_ns", "unknown_ns"];
+        assert_eq!(parts.iter().map(|part| ns(request, part)).sum::<u64>(), ns(request, "wall_ns"), "{request}");
+        assert_eq!(ns(request, "finished_ns") - ns(request, "started_ns"), ns(request, "wall_ns"));
+    }
+    let throttled = |request: &&&Value| ns(request, "throttled_own_ns") + ns(request, "throttled_ancestor_ns") > 0;
+    let under = |limit: &str| requests.iter().filter(|request| request["limit"] == limit).collect::<Vec<_>>();
+    assert!(under("200m").iter().all(|request| throttled(&request)), "60 ms of work do not fit 20 ms of quota");
+    assert!(under("unlimited").iter().all(|request| !throttled(&request)));
+
+    let before = derived(&run);
+    let report = done(&mut throttle(&["report", out]));
+    assert_eq!(report.status.code(), Some(0));
+    assert_eq!(derived(&run), before);
+    assert!(String::from_utf8_lossy(&report.stdout).contains("200m"));
+}
+
+#[test]
+fn kernel_a_killed_run_is_recovered_and_its_groups_are_removed_by_the_next() {
+    let _turn = one_at_a_time();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (killed, next) = (dir.path().join("killed"), dir.path().join("next"));
+    let mut sweep = throttle(&["sweep", "--requests", "50", "--limits", "400m", "--gap", "50ms", "--quiet", "--out"])
+        .arg(&killed)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("throttle starts");
+    let record = killed.join("raw/record.jsonl");
+    let answered = || {
+        let text = fs::read_to_string(&record).unwrap_or_default();
+        text.lines().filter(|line| line.contains(r#""type":"request""#)).count()
+    };
+    let started = Instant::now();
+    while answered() < 3 {
+        assert!(started.elapsed() < DEADLINE, "three requests are not answered in {DEADLINE:?}");
+        assert_eq!(sweep.try_wait().expect("a child"), None, "the sweep ended early");
+        sleep(Duration::from_millis(10));
+    }
+    let top = group_of(sweep.id());
+    sweep.kill().expect("killed");
+    sweep.wait().expect("reaped");
+    assert!(top.is_dir(), "nothing can remove the groups of a process that is killed: {}", top.display());
+
+    let report = done(throttle(&["report"]).arg(&killed));
+    assert_eq!(report.status.code(), Some(0));
+    let runs = json_lines(&killed.join("runs.jsonl"));
+    assert!(of_type(&runs, "request").count() >= 3, "{runs:#?}");
+    let explained = of_type(&runs, "request").filter(|request| ns(request, "unknown_ns") == 0).count();
+    assert!(explained >= 2, "the events of answered requests are kept: {runs:#?}");
+    let limit = of_type(&runs, "limit").next().expect("the limit it was at");
+    assert_eq!(limit["ending"]["how"], "broken", "{limit:#}");
+    assert_eq!(limit["agreement"]["verdict"], "not_compared", "{limit:#}");
+    let before = derived(&killed);
+    assert_eq!(done(throttle(&["report"]).arg(&killed)).status.code(), Some(0));
+    assert_eq!(derived(&killed), before);
+
+    let again = done(throttle(&["sweep", "--requests", "1", "--limits", "800m", "--gap", "1ms", "--out"]).arg(&next));
+    assert!(matches!(again.status.code(), Some(0 | 1)), "{:?}", again.status);
+    assert!(!top.exists(), "{} was left behind", top.display());
+    let told = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(told.contains(&format!("left behind by process {}", sweep.id())), "{told}");
+}
+
+/// The topmost scratch group of a running sweep: it is in its own driver group.
+fn group_of(pid: u32) -> PathBuf {
+    let hierarchy = throttle_user::cgroup::Hierarchy::find().expect("a cpu controller");
+    let started = Instant::now();
+    loop {
+        let nodes = throttle_user::cgroup::tree::walk(&hierarchy).expect("walked");
+        let driver = nodes.into_iter().find(|node| {
+            node.path.ends_with("driver") && node.group.processes().is_ok_and(|members| members.ids.contains(&pid))
+        });
+        if let Some(top) = driver.and_then(|driver| driver.group.path().parent().map(Path::to_owned)) {
+            return top;
+        }
+        assert!(started.elapsed() < DEADLINE, "process {pid} is in no driver group");
+        sleep(Duration::from_millis(10));
+    }
+}
