@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CountsFrom, Setting, boundary::Grid, interval::Span};
 use crate::{
-    event::{CgroupId, Event, Left, OnCpu, QueueState, Release, TimerRun, What},
+    event::{CgroupId, Event, OnCpu, QueueState, Release, TimerRun, What},
     time::{DurationNs, MonoNs},
 };
 
@@ -225,20 +225,19 @@ impl<'a> LevelTracker<'a> {
     pub(super) fn observe(&mut self, event: &Event, listed: &[u32]) -> Changes {
         let mut changes = self.lapse(event.at, CALL_OVERDUE);
         match &event.what {
-            What::Switch { prev, left, next, .. } => {
+            What::Switch { prev, next, .. } => {
                 if let Some(prev) = prev {
                     self.levels(prev, event.cpu, event.at, &mut changes);
-                    let suffers = self.setting.counts_from == CountsFrom::Mark || *left != Some(Left::Blocked);
-                    self.victim(prev, event.cpu, event.at, suffers);
+                    self.count(prev, event.cpu, event.at);
                 }
                 if let Some(next) = next {
                     self.levels(next, event.cpu, event.at, &mut changes);
-                    self.victim(next, event.cpu, event.at, true);
+                    self.count(next, event.cpu, event.at);
                 }
             }
             What::Wakeup { task, target_cpu, .. } => {
                 self.levels(task, *target_cpu, event.at, &mut changes);
-                self.victim(task, *target_cpu, event.at, true);
+                self.count(task, *target_cpu, event.at);
             }
             What::Queue(queue) => self.queue(queue, event.at, &mut changes),
             What::Period(run) => {
@@ -317,12 +316,6 @@ impl<'a> LevelTracker<'a> {
             }
             self.shows(level, cpu);
         }
-    }
-
-    /// A task showed for whom the kernel counts; `suffers`: where the kernel's clocks are not followed, it is itself a victim of
-    /// the levels marked.
-    fn victim(&mut self, task: &OnCpu, cpu: u32, at: MonoNs, suffers: bool) {
-        self.count(task, cpu, at);
     }
 
     /// Takes over for which levels the kernel was counting. From 6.18 on its clocks start when the first task is really held, which
@@ -469,7 +462,8 @@ impl<'a> LevelTracker<'a> {
         let sure = self.sure_of(cgroup, cpu);
         for &above in setting.path(&cgroup).iter().skip(1) {
             if self.held(above, cpu) {
-                self.suffering.entry((above, cpu)).or_insert((at, sure));
+                let from = at.max(self.relieved(above, cpu));
+                self.suffering.entry((above, cpu)).or_insert((from, sure));
             }
             if let Some(throttle) = self.open.get_mut(&(above, cpu)) {
                 if throttle.start.is_none() {

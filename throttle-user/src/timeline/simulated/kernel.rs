@@ -388,21 +388,18 @@ impl Kernel {
                 self.set_state(thread, State::Throttled { cpu });
             }
         }
-        self.count_queued(cpu);
+        self.count_those_queued(cpu, None);
     }
 
-    /// 6.6 to 6.17: time counts from when something is queued on a throttled queue.
-    fn count_queued(&mut self, cpu: u32) {
+    /// 6.6 to 6.17: time counts from when something is queued on a throttled queue. `and`: the group of a thread that is queued
+    /// there although its state does not say so yet.
+    pub(super) fn count_those_queued(&mut self, cpu: u32, and: Option<CgroupId>) {
         if self.rules != Rules::AsyncQueued {
             return;
         }
-        let held: Vec<CgroupId> = self
-            .threads
-            .iter()
-            .filter(|thread| thread.state == (State::Throttled { cpu }))
-            .map(|thread| thread.group)
-            .collect();
-        for group in held {
+        let queued = |thread: &&Thread| [State::Throttled { cpu }, State::Waiting { cpu }].contains(&thread.state);
+        let groups: Vec<CgroupId> = self.threads.iter().filter(queued).map(|thread| thread.group).chain(and).collect();
+        for group in groups.into_iter().filter(|&group| self.held(group, cpu)).collect::<Vec<_>>() {
             self.suffering(group, cpu);
         }
     }

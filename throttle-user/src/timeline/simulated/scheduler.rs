@@ -104,6 +104,9 @@ impl Kernel {
             self.plan_leaving(cpu);
             return;
         }
+        // The throttle comes with the pick, before the tracepoint: whoever is queued then is counted for.
+        let stays_queued = prev.filter(|_| left != Some(Left::Blocked)).map(|thread| self.threads[thread].group);
+        self.count_those_queued(cpu, stays_queued);
         let sides = (
             prev.map(|thread| self.show(thread, cpu)),
             match next {
@@ -216,6 +219,7 @@ impl Kernel {
             self.emit(waker, self.now, What::Migrate { thread: id, cgroup: group, dest_cpu: target });
         }
         self.enqueue(group, target);
+        self.count_those_queued(target, Some(group));
         let task = self.show(thread, target);
         self.emit(waker, self.now, What::Wakeup { task, target_cpu: target, new });
         self.threads[thread].last_cpu = target;
