@@ -20,7 +20,11 @@ use throttle_user::{
     request::{ServerSpan, WorkerSpan},
     run::agree::Quantity,
     time::DurationNs,
-    timeline::{level::EndedBy, period::records, thread::State},
+    timeline::{
+        level::EndedBy,
+        period::records,
+        thread::{State, ThreadLine},
+    },
     workload::{Burner, join_cgroup},
 };
 
@@ -39,7 +43,7 @@ fn flat(case: &str, bandwidth: Bandwidth, role: &str) -> observed::Observed {
 #[test]
 fn kernel_one_spinner_under_a_flat_limit_agrees() {
     let seen = flat("one spinner", limited(20, 100), "burn 1 200");
-    assert!(seen.timeline.threads.values().flat_map(|line| line.throttled()).count() >= 5);
+    assert!(seen.timeline.threads.values().flat_map(ThreadLine::throttled).count() >= 5);
 }
 
 #[test]

@@ -84,8 +84,8 @@ fn kernel_a_run_is_derived_again_byte_for_byte_and_its_shares_sum_to_the_wall() 
     }
     let throttled = |request: &&&Value| ns(request, "throttled_own_ns") + ns(request, "throttled_ancestor_ns") > 0;
     let under = |limit: &str| requests.iter().filter(|request| request["limit"] == limit).collect::<Vec<_>>();
-    assert!(under("200m").iter().all(|request| throttled(&request)), "60 ms of work do not fit 20 ms of quota");
-    assert!(under("unlimited").iter().all(|request| !throttled(&request)));
+    assert!(under("200m").iter().all(throttled), "60 ms of work do not fit 20 ms of quota");
+    assert!(under("unlimited").iter().all(|request| !throttled(request)));
 
     let before = derived(&run);
     let report = done(&mut throttle(&["report", out]));

@@ -263,7 +263,7 @@ impl Kernel {
     fn act(&mut self, action: Action) {
         match action {
             Action::Tick { cpu, turn } => self.tick(cpu, turn),
-            Action::ToUser { cpu, turn } => self.to_user(cpu, turn),
+            Action::ToUser { cpu, turn } => self.return_to_user(cpu, turn),
             Action::Reschedule { cpu } => self.schedule(cpu, false),
             Action::Wake { thread } => self.wake(thread),
             Action::Move { thread, to } => self.move_waiting(thread, to),

@@ -57,7 +57,7 @@ impl Kernel {
     }
 
     /// From 6.18 on a thread of a throttled queue leaves here.
-    pub(super) fn to_user(&mut self, cpu: u32, turn: u64) {
+    pub(super) fn return_to_user(&mut self, cpu: u32, turn: u64) {
         let Current::Thread(thread) = self.cpus[cpu as usize].current else { return };
         if self.cpus[cpu as usize].turn != turn || !self.threads[thread].to_leave {
             return;
