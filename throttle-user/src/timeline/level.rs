@@ -310,6 +310,10 @@ impl<'a> LevelTracker<'a> {
         let setting = self.setting;
         for (distance, &level) in setting.path(&task.cgroup).iter().enumerate() {
             if task.levels.contains(distance) {
+                if self.granted.get(&(level, cpu)).is_some_and(|&granted| granted + CALL_TAKES < at) {
+                    // Released since by a call that was not traced, and out of quota again.
+                    self.clear(level, cpu, at, EndedBy::Later, changes);
+                }
                 self.set(level, cpu, at, changes);
             } else {
                 self.clear(level, cpu, at, EndedBy::Later, changes);
