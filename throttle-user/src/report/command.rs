@@ -192,7 +192,7 @@ fn verdict(out: &mut String, run: &CommandRun) -> Result {
         }
         Agreement::Differs { because } => {
             writeln!(out, "Kernel's counters: differ")?;
-            because.iter().try_for_each(|because| writeln!(out, "  {because}"))?;
+            because.iter().try_for_each(|because| writeln!(out, "  {}", broken(because)))?;
         }
         Agreement::NotCompared { because } => writeln!(out, "Kernel's counters: not compared: {because}")?,
     }
@@ -248,4 +248,26 @@ fn printable(text: &str) -> String {
 fn signal_name(signal: u8) -> String {
     nix::sys::signal::Signal::try_from(i32::from(signal))
         .map_or_else(|_| format!("signal {signal}"), |name| format!("{name} (signal {signal})"))
+}
+
+/// A difference as long as a line with its indent is broken after its name.
+fn broken(because: &str) -> String {
+    match because.split_once(": ") {
+        Some((name, figures)) if because.chars().count() > 78 => format!("{name}:\n    {figures}"),
+        _ => because.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_difference_is_broken_and_a_short_one_is_not() {
+        let long =
+            "container own throttled time: observed 2160.938 ms, kernel 2163.509 ms, 2.571 ms apart (within 2.164)";
+        assert!(broken(long).starts_with("container own throttled time:\n    observed "));
+        assert!(broken(long).lines().all(|line| line.chars().count() <= 78));
+        assert_eq!(broken("pod periods: observed 3, kernel 4"), "pod periods: observed 3, kernel 4");
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -15,15 +16,17 @@ pub(crate) const BUSYBOX: &str = "/usr/bin/busybox";
 
 /// Names of what a guest hands out, below the folder of its results.
 pub(crate) const KERNEL: &str = "kernel";
+/// Seconds between a look at what hangs and the time limit.
+const PATIENCE: u64 = 40;
 /// The study's step, and the folder of its run.
 pub(crate) const STUDY: &str = "sweep";
 pub(crate) const RUN: &str = "run";
 
-/// The root of a guest that runs the study and all of `binaries`' tests.
+/// The root of a guest that runs the study and all of `binaries`' tests, and is ended after `limit`.
 ///
 /// # Errors
 /// A file cannot be read.
-pub(crate) fn root(binaries: &Binaries, study: &Study) -> Result<Vec<u8>> {
+pub(crate) fn root(binaries: &Binaries, study: &Study, limit: Duration) -> Result<Vec<u8>> {
     let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let mut root = Archive::default();
     for folder in ["dev", "proc", "sys", "tmp", "bin", "tests"] {
@@ -36,13 +39,13 @@ pub(crate) fn root(binaries: &Binaries, study: &Study) -> Result<Vec<u8>> {
     for test in &binaries.tests {
         root.program(&format!("tests/{}", test.name), &read(&test.path)?);
     }
-    root.program("init", init(binaries, study).as_bytes());
+    root.program("init", init(binaries, study, limit).as_bytes());
     Ok(root.finish())
 }
 
 /// The script. The root is memory already, and may hold files below any folder: nothing is mounted over `/tmp`. Every step
 /// leaves `<step>.out` and `<step>.code`; at the end all results go out through the second serial port.
-fn init(binaries: &Binaries, study: &Study) -> String {
+fn init(binaries: &Binaries, study: &Study, limit: Duration) -> String {
     let sweep = format!("step {STUDY} sh -c 'throttle {} --out {RUN} > {STUDY}.json'", study.arguments().join(" "));
     let tests = binaries.tests.iter().map(|test| {
         let names = test.names.join(" ");
@@ -61,6 +64,15 @@ mount -t cgroup2 cgroup /sys/fs/cgroup
 ifconfig lo up
 # As systemd leaves it.
 echo +cpu > /sys/fs/cgroup/cgroup.subtree_control
+# Shortly before the end of our time, whoever hangs is shown; a guest that does not even get here is dead itself.
+{{
+    sleep {patience}
+    echo '{MARK}still at it:'
+    ps -o pid,ppid,stat,args
+    for task in /proc/[0-9]*/task/*; do
+        case $(cat $task/comm) in *throttle*|kernel_*|ring|sh|sleep) head -n 9 $task/comm $task/stack;; esac
+    done
+}} &
 mkdir /tmp/results && cd /tmp/results
 uname -r > {KERNEL}
 step() {{
@@ -76,7 +88,8 @@ tar -cf /dev/ttyS1 .
 echo '{DONE}'
 poweroff -f
 ",
-        steps = steps.join("\n")
+        steps = steps.join("\n"),
+        patience = limit.as_secs().saturating_sub(PATIENCE)
     )
 }
 
@@ -95,12 +108,12 @@ mod tests {
             names: vec!["kernel_a".to_owned(), "kernel_b".to_owned()],
         };
         let binaries = Binaries { throttle: PathBuf::from("/t/throttle"), tests: vec![test] };
-        let script = init(&binaries, &Study::quick());
+        let script = init(&binaries, &Study::quick(), Duration::from_secs(240));
         assert!(script.contains("\nstep sweep sh -c 'throttle sweep --quiet --json --requests "), "{script}");
         assert!(
             script.contains("\nstep kernel_cgroup /tests/kernel_cgroup --test-threads=1 --exact kernel_a kernel_b\n"),
             "{script}"
         );
-        assert!(script.contains("\necho '@@ done'\n"), "{script}");
+        assert!(script.contains("\necho '@@ done'\n") && script.contains("\n    sleep 200\n"), "{script}");
     }
 }

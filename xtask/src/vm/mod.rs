@@ -87,9 +87,10 @@ pub(crate) fn guests(options: &Options) -> Result<Counts> {
         .collect::<Result<_>>()?;
     let binaries = binaries::build()?;
     let initramfs = folder.join("initramfs.cpio");
-    fs::write(&initramfs, guest::root(&binaries, &study)?)
+    let limit = limit(options.full);
+    fs::write(&initramfs, guest::root(&binaries, &study, limit)?)
         .with_context(|| format!("cannot write {}", initramfs.display()))?;
-    let lab = Lab { folder, initramfs, tests: binaries.tests, study, limit: limit(options.full) };
+    let lab = Lab { folder, initramfs, tests: binaries.tests, study, limit };
 
     // Two-CPU guests live in real time. The builds needed no priority.
     let _priority = Priority::take().inspect_err(|why| eprintln!("vm-test: without priority: {why:#}")).ok();
