@@ -224,7 +224,7 @@ Periods of the container, ms: 4 counted, 2 with a quota out
      70.0 [##########]  20.0  20.0   80.0   80.0   80.0      80.0  pod
     170.0 [#####.....]  10.0     -    0.0    0.0    0.0       0.0
       ... 300.0 ms without use, not counted
-    570.0 [#########.]  18.0     -    0.0   10.0    2.0       0.0
+    570.0 [#########.]  18.0     -    0.0   10.0    2.0       0.0 (not whole)
 
 Limit needed not to be throttled: 500m
   throttled time taken out, it would use up to 50.0 ms of CPU in any 100 ms
@@ -244,8 +244,8 @@ fn shares_sum_to_each_threads_life_and_a_thread_of_before_is_left_out() {
 #[test]
 fn a_difference_from_the_kernel_is_told_in_words() {
     let said = text(&explained(raw(60_000_000)), ALL);
-    let told = "Kernel's counters: differ\n  container own throttled time: observed 50.000 ms, kernel 60.000 ms, 10.000 ms \
-                apart (within 0.060)\n";
+    let told = "Kernel's counters: differ\n  container own throttled time:\n    observed 50.000 ms, kernel 60.000 ms, \
+                10.000 ms apart (within 0.060)\n";
     assert!(said.contains(told), "{said}");
 }
 

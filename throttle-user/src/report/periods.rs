@@ -79,7 +79,7 @@ fn line(out: &mut String, started: MonoNs, period: &CommandPeriod) -> Result {
     if period.periods > 1 {
         write!(out, " ({} periods, late timer)", period.periods)?;
     }
-    out.push_str(if period.complete { "\n" } else { " (records lost)\n" });
+    out.push_str(if period.complete { "\n" } else { " (not whole)\n" });
     Ok(())
 }
 
