@@ -18,7 +18,7 @@ use throttle_user::{
     probe::{Detail, KernelLayout, Observer, ObserverPlan, observer::RING_BYTES, prerequisites},
     run::{
         Head, SCHEMA, SweepPlan,
-        agree::{Agreement, Quantity},
+        agree::{Agreement, Check, Quantity},
         derive::{LimitLine, RawLimit, RunLine, derive},
         environment::{Environment, stolen},
         record::{Ending, LevelReading, LimitBegin, LimitEnd},
@@ -256,7 +256,10 @@ impl Observed {
     pub(crate) fn assert_agrees(&self, case: &str) {
         let keep = || self.keep(case);
         assert_eq!(self.losses.total(), 0, "{case}: {:?}", self.losses);
-        assert_eq!(self.line.agreement, Agreement::Agrees, "{case}: {:#?}, {}", self.line.checks, keep());
+        // The bench sets a limit of its own on each level and states none, so the verdict on "the" limit is not asked.
+        let compared = !matches!(self.line.agreement, Agreement::NotCompared { .. }) && !self.line.checks.is_empty();
+        let agrees = compared && self.line.checks.iter().all(Check::agrees);
+        assert!(agrees, "{case}: {:?}, {:#?}, {}", self.line.agreement, self.line.checks, keep());
         for level in &self.line.levels {
             assert!(level.after.is_some(), "{case}");
         }
