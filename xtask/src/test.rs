@@ -243,7 +243,7 @@ impl fmt::Display for Outcome {
             Self::Ran(counts) => write!(f, "{counts}"),
             Self::Broken(counts) => write!(f, "FAILED: did not build or broke off ({counts})"),
             Self::CannotRun(why) => write!(f, "DID NOT RUN: {why}"),
-            Self::LeftOut => write!(f, "did not run: --without-kernel"),
+            Self::LeftOut => write!(f, "did not run: left out (see --help)"),
         }
     }
 }
