@@ -181,6 +181,25 @@ fn kernel_a_limit_changed_and_removed_while_throttled_keeps_counts_and_bounds_ti
 }
 
 #[test]
+fn kernel_after_a_limit_is_lifted_nothing_is_claimed_of_a_group_that_is_not_looked_at() {
+    let _turn = one_at_a_time();
+    let bench = Bench::new(Nesting::Flat);
+    let levels = bench.levels();
+    let group = levels[0].1.clone();
+    limited(10, 100).write(&group).expect("a limit");
+    let seen = bench.observe(&levels, Look::default(), || {
+        let child = start("burn 1 150", &group);
+        let before = nr_throttled(&group);
+        until("three throttled periods", || nr_throttled(&group) >= before + 3);
+        Bandwidth::UNLIMITED.write(&group).expect("no limit");
+        finish(child);
+    });
+    seen.assert_counts_agree("limit lifted");
+    let spinner = seen.timeline.threads.values().max_by_key(|line| line.throttled().count()).expect("a thread");
+    assert_eq!(spinner.segments.last().map(|last| last.state), Some(State::Unknown), "{:?}", spinner.segments);
+}
+
+#[test]
 fn kernel_a_group_killed_and_removed_while_throttled_ends_cleanly() {
     let _turn = one_at_a_time();
     let bench = Bench::new(Nesting::Flat);

@@ -361,7 +361,7 @@ fn served(requests: &[&RequestLine], gap: DurationNs) -> Span {
 
 /// Idle CPU time within the held stretches of a window; `None` = idle CPUs not measured.
 pub(super) fn idle_while_held(timeline: &Timeline, activity: &Activity, window: Span) -> Option<DurationNs> {
-    if timeline.idle.is_empty() {
+    if timeline.idle.is_empty() || timeline.idle_unknown.within(window).next().is_some() {
         return None;
     }
     Some(

@@ -228,6 +228,7 @@ impl<'a> LevelTracker<'a> {
             What::Switch { prev, next, .. } => {
                 if let Some(prev) = prev {
                     self.levels(prev, event.cpu, event.at, &mut changes);
+                    self.eats(prev.cgroup, event.cpu);
                     self.count(prev, event.cpu, event.at);
                 }
                 if let Some(next) = next {
@@ -322,6 +323,13 @@ impl<'a> LevelTracker<'a> {
         }
     }
 
+    /// A thread ran on a queue that is throttled (6.18): a grant given meanwhile, just above zero, is gone again.
+    fn eats(&mut self, leaf: CgroupId, cpu: u32) {
+        for &level in self.setting.path(&leaf) {
+            self.granted.remove(&(level, cpu));
+        }
+    }
+
     /// Takes over for which levels the kernel was counting. From 6.18 on its clocks start when the first task is really held, which
     /// is not always when the quota runs out: a level that runs out while its task is being held by another one is not counted at
     /// all (`record_throttle_clock` looks at the levels out of quota as the task is taken off).
@@ -384,7 +392,27 @@ impl<'a> LevelTracker<'a> {
         self.losses > 0 && throttle.start.is_none() && self.setting.counts_from == CountsFrom::Queued
     }
 
+    /// A queue counts the levels that are out of quota over it. From 6.18 on a level can run out while the same thread is picked
+    /// again: no switch shows that, but this count does. Which level it is, is clear if there is only one that can be.
+    fn unshown(&mut self, queue: &QueueState, at: MonoNs, changes: &mut Changes) {
+        let setting = self.setting;
+        let above = &setting.path(&queue.cgroup)[1..];
+        let known = above.iter().filter(|&&level| self.marked(level, queue.cpu)).count() + usize::from(queue.throttled);
+        let missing = (queue.throttle_count as usize).saturating_sub(known);
+        if missing == 0 {
+            return;
+        }
+        let mut can_be: Vec<CgroupId> = above.iter().copied().filter(|&level| !self.marked(level, queue.cpu)).collect();
+        if can_be.len() > missing {
+            can_be.retain(|level| self.seen.contains_key(level));
+        }
+        if can_be.len() == missing {
+            can_be.into_iter().for_each(|level| self.set(level, queue.cpu, at, changes));
+        }
+    }
+
     fn queue(&mut self, queue: &QueueState, at: MonoNs, changes: &mut Changes) {
+        self.unshown(queue, at, changes);
         let key = (queue.cgroup, queue.cpu);
         if !queue.throttled
             && !self.open.contains_key(&key)
@@ -452,7 +480,7 @@ impl<'a> LevelTracker<'a> {
                     cpu,
                     start,
                     end: Some(self.relieved(key.0, cpu).max(start)),
-                    complete,
+                    complete: complete && !lost,
                 });
             }
         }

@@ -170,7 +170,7 @@ struct Open {
     exiting: bool,
     /// Another thread had this number before.
     reused: bool,
-    /// Records were lost since its last event.
+    /// Since its last event records were lost, or its limit was lifted.
     doubted: bool,
     segments: Vec<Segment>,
     /// The CPU's account of uncharged time as the running stretch began.
@@ -294,7 +294,18 @@ impl<'a> ThreadTracker<'a> {
                 self.migrate(*thread, *cgroup, *dest_cpu, event.at, levels);
             }
             What::Exit { thread, cgroup } => self.entry(*thread, *cgroup, event.at).exiting = true,
+            What::Period(run) if run.quota.is_none() => self.lifted(run.cgroup, event.at),
             What::Period(_) | What::Slack(_) | What::Queue(_) => {}
+        }
+    }
+
+    /// A limit is gone: a probe that looks at limited groups only says nothing more of what was under it.
+    fn lifted(&mut self, level: CgroupId, at: MonoNs) {
+        for open in self.live.values_mut() {
+            if self.setting.path(&open.cgroup).contains(&level) {
+                open.turn(at, State::Unknown);
+                open.doubted = true;
+            }
         }
     }
 
@@ -449,7 +460,7 @@ impl<'a> ThreadTracker<'a> {
     }
 
     fn migrate(&mut self, thread: u32, cgroup: CgroupId, cpu: u32, at: MonoNs, levels: &LevelTracker<'_>) {
-        let held = levels.held(cgroup, cpu);
+        let held = levels.held(cgroup, cpu) && levels.granted_long_before(cgroup, cpu, at).is_none();
         let per_task = self.per_task();
         let sure = levels.sure(cgroup, cpu);
         let open = self.entry(thread, cgroup, at);

@@ -269,6 +269,13 @@ impl Kernel {
             release,
         };
         self.emit(by_cpu, self.now, What::Queue(state));
+        // The count shows the levels above, too.
+        let counted = self.rules.counts_from() == CountsFrom::Mark;
+        for above in self.path(level).into_iter().skip(1) {
+            if self.throttled(above, queue_cpu) {
+                self.truth.shown(above, queue_cpu, self.at(), counted);
+            }
+        }
     }
 
     /// `unthrottle_cfs_rq()`

@@ -269,6 +269,7 @@ impl Kernel {
         self.threads[thread].to_leave = false;
         self.set_state(thread, State::Waiting { cpu: to });
         self.hold_waiting(to);
+        self.give_back(from);
         if self.cpus[to as usize].current == Current::Idle {
             let after = self.roll(2_000, 40_000);
             self.plan(self.now + after, Action::Reschedule { cpu: to });
