@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask setup`, `sweep`, `test`, `vm-test`. Parses, then calls one of them; a file a command.
+//! Developer commands: `cargo xtask setup`, `sweep`, `test`, `vm-test`, `vm-sweep`. Parses, then calls one of them; a file a command.
 #![forbid(unsafe_code)]
 
 mod ability;
@@ -35,6 +35,8 @@ enum Task {
     Test(test::Options),
     /// Run the kernel tests and the study on other kernels, in emulated guests.
     VmTest(vm::Options),
+    /// Sweep CPU limits in one emulated guest and keep the run's folder (`throttle sweep`).
+    VmSweep(vm::SweepOptions),
 }
 
 fn main() -> ExitCode {
@@ -50,6 +52,7 @@ fn run(task: &Task) -> Result<ExitCode> {
         Task::Sweep(options) => sweep::run(options).map(|()| ExitCode::SUCCESS),
         Task::Test(options) => test::run(options),
         Task::VmTest(options) => vm::run(options),
+        Task::VmSweep(options) => vm::run_sweep(options),
     }
 }
 

@@ -4,9 +4,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::guest::Step;
 use crate::counts::{is_named, listed};
 use crate::exec::{Show, cargo, collect, exec};
 
@@ -31,7 +32,28 @@ pub(crate) struct TestBinary {
     pub(crate) names: Vec<String>,
 }
 
-/// Builds them.
+impl TestBinary {
+    /// For the guest's script: runs exactly its tests of the kernel tier.
+    pub(crate) fn step(&self) -> Step {
+        let Self { name, names, .. } = self;
+        Step { name: name.clone(), command: format!("/tests/{name} --test-threads=1 --exact {}", names.join(" ")) }
+    }
+}
+
+/// Builds `throttle` alone.
+///
+/// # Errors
+/// The target cannot be added, or it does not build.
+pub(crate) fn build_program() -> Result<Binaries> {
+    add_target()?;
+    let mut command = cargo(["build", "--profile", "vm", "--target", TARGET, "--package", "throttle-user"]);
+    command.args(["--bin", "throttle", "--message-format", "json-render-diagnostics"]);
+    let (messages, ended) = collect(&mut command, Show::Nothing)?;
+    ended?;
+    Ok(Binaries { throttle: program(&executables(&messages))?, tests: vec![] })
+}
+
+/// Builds them all.
 ///
 /// # Errors
 /// The target cannot be added, something does not build, or there is no test to run.
@@ -43,9 +65,7 @@ pub(crate) fn build() -> Result<Binaries> {
     let (messages, ended) = collect(&mut command, Show::Nothing)?;
     ended?;
     let built = executables(&messages);
-    let Some(throttle) = built.iter().find(|built| built.kind == "bin" && built.name == "throttle") else {
-        bail!("cargo built the tests for {TARGET}, but names no executable `throttle`");
-    };
+    let throttle = program(&built)?;
     let mut tests = Vec::new();
     for test in built.iter().filter(|built| built.kind == "test") {
         // Static, so it runs here as well as in a guest.
@@ -59,7 +79,13 @@ pub(crate) fn build() -> Result<Binaries> {
     }
     ensure!(!tests.is_empty(), "no file throttle-user/tests/kernel_*.rs has a test whose name starts with kernel_");
     tests.sort_by(|left, right| left.name.cmp(&right.name));
-    Ok(Binaries { throttle: throttle.path.clone(), tests })
+    Ok(Binaries { throttle, tests })
+}
+
+fn program(built: &[Built]) -> Result<PathBuf> {
+    let throttle = built.iter().find(|built| built.kind == "bin" && built.name == "throttle");
+    let throttle = throttle.with_context(|| format!("cargo names no executable `throttle` for {TARGET}"))?;
+    Ok(throttle.path.clone())
 }
 
 /// Adds the target's standard library to the toolchain that `rust-toolchain.toml` names.

@@ -7,7 +7,10 @@ mod initramfs;
 mod kernel;
 mod qemu;
 mod study;
+mod sweep;
 mod verdict;
+
+pub(crate) use sweep::{Options as SweepOptions, run as run_sweep};
 
 use std::env;
 use std::fs;
@@ -24,6 +27,8 @@ use clap::ValueEnum;
 use crate::counts::Counts;
 use crate::cpu_cgroup::Priority;
 use crate::{interrupt, setup};
+use binaries::TestBinary;
+use guest::Step;
 use kernel::{Kernel, Series};
 use qemu::Mode;
 use study::Study;
@@ -86,9 +91,10 @@ pub(crate) fn guests(options: &Options) -> Result<Counts> {
         .map(|series| series.fetch(&folder.join("kernels")))
         .collect::<Result<_>>()?;
     let binaries = binaries::build()?;
-    let initramfs = folder.join("initramfs.cpio");
     let limit = limit(options.full);
-    fs::write(&initramfs, guest::root(&binaries, &study, limit)?)
+    let steps: Vec<Step> = std::iter::once(study.step()).chain(binaries.tests.iter().map(TestBinary::step)).collect();
+    let initramfs = folder.join("initramfs.cpio");
+    fs::write(&initramfs, guest::root(&binaries, &steps, limit)?)
         .with_context(|| format!("cannot write {}", initramfs.display()))?;
     let lab = Lab { folder, initramfs, tests: binaries.tests, study, limit };
 
@@ -106,7 +112,7 @@ pub(crate) fn guests(options: &Options) -> Result<Counts> {
 struct Lab {
     folder: PathBuf,
     initramfs: PathBuf,
-    tests: Vec<binaries::TestBinary>,
+    tests: Vec<TestBinary>,
     study: Study,
     limit: Duration,
 }

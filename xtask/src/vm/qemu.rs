@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use super::console::End;
-use crate::exec::line;
+use crate::exec::{exec, line};
 
 /// The emulator, of Debian's package qemu-system-x86.
 pub(crate) const QEMU: &str = "qemu-system-x86_64";
@@ -140,6 +140,20 @@ fn ends_within(child: &mut Child, limit: Duration) -> std::io::Result<bool> {
             return Ok(false);
         }
         std::thread::sleep(POLL);
+    }
+}
+
+impl Boot {
+    /// Unpacks what the guest handed out into `folder`, in place of what is there.
+    ///
+    /// # Errors
+    /// It is no whole archive, or cannot be written there.
+    pub(crate) fn unpack(&self, folder: &Path) -> Result<()> {
+        if folder.exists() {
+            fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        }
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        exec(Command::new("tar").arg("-xf").arg(&self.results).arg("-C").arg(folder))
     }
 }
 

@@ -6,7 +6,12 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use super::guest::Step;
 use super::qemu::Mode;
+
+/// The study's step, and the folder of its run.
+pub(crate) const STUDY: &str = "sweep";
+pub(crate) const RUN: &str = "run";
 
 /// How much of the study to run.
 #[derive(Clone, Copy, Debug)]
@@ -46,8 +51,13 @@ impl Study {
         Self { requests: 40, full: true }
     }
 
-    /// For `throttle`.
-    pub(crate) fn arguments(self) -> Vec<String> {
+    /// For the guest's script.
+    pub(crate) fn step(self) -> Step {
+        let words = self.arguments().join(" ");
+        Step { name: STUDY.to_owned(), command: format!("throttle {words} --out {RUN} > {STUDY}.json") }
+    }
+
+    fn arguments(self) -> Vec<String> {
         let limits: Vec<&str> = TABLE.iter().map(|(limit, _, _)| *limit).collect();
         let requests = self.requests.to_string();
         let mut words = vec!["sweep", "--quiet", "--json", "--requests", &requests, "--limits"];

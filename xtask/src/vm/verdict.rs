@@ -2,17 +2,15 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::binaries::TestBinary;
 use super::console::End;
-use super::guest::{KERNEL, RUN, STUDY};
+use super::guest::KERNEL;
 use super::qemu::{Boot, Mode};
-use super::study::Study;
+use super::study::{RUN, STUDY, Study};
 use crate::counts::Counts;
-use crate::exec::exec;
 
 /// How a guest went.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,11 +48,7 @@ pub(crate) fn judge(boot: &Boot, mode: Mode, tests: &[TestBinary], study: Study,
     if let Some(problem) = cut_short(boot) {
         return Ok(Verdict::of_nothing(problem));
     }
-    if out.exists() {
-        fs::remove_dir_all(out).with_context(|| format!("cannot remove {}", out.display()))?;
-    }
-    fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
-    exec(Command::new("tar").arg("-xf").arg(&boot.results).arg("-C").arg(out))?;
+    boot.unpack(out)?;
     let text = |name: String| fs::read_to_string(out.join(name)).ok();
     let step = |name: &str| Step { output: text(format!("{name}.out")), code: text(format!("{name}.code")) };
 
@@ -83,7 +77,7 @@ pub(crate) fn judge(boot: &Boot, mode: Mode, tests: &[TestBinary], study: Study,
 }
 
 /// Why there is nothing to judge.
-fn cut_short(boot: &Boot) -> Option<String> {
+pub(crate) fn cut_short(boot: &Boot) -> Option<String> {
     let seconds = boot.took.as_secs();
     match &boot.end {
         End::Done if boot.timed_out => Some(format!("did its work, but did not end within {seconds} s")),
