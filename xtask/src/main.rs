@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask setup`, `sweep`, `test`, `vm-test`, `vm-sweep`. Parses, then calls one of them; a file a command.
+//! Developer commands: `cargo xtask setup`, `sweep`, `test`, `trim-btf`, `vm-test`, `vm-sweep`. Parses, then calls one of them; a file a command.
 #![forbid(unsafe_code)]
 
 mod ability;
@@ -10,6 +10,7 @@ mod setup;
 mod sweep;
 mod test;
 mod toolchain;
+mod trim_btf;
 mod vm;
 
 use std::process::ExitCode;
@@ -33,6 +34,8 @@ enum Task {
     Sweep(sweep::Options),
     /// Run the tests: formatting, lints, units, architecture, running kernel, other kernels in guests.
     Test(test::Options),
+    /// Cut a kernel's BTF down to what a test needs.
+    TrimBtf(trim_btf::Options),
     /// Run the kernel tests and the study on other kernels, in emulated guests.
     VmTest(vm::Options),
     /// Sweep CPU limits in one emulated guest and keep the run's folder (`throttle sweep`).
@@ -51,6 +54,7 @@ fn run(task: &Task) -> Result<ExitCode> {
         Task::Setup(options) => setup::run(options).map(|()| ExitCode::SUCCESS),
         Task::Sweep(options) => sweep::run(options).map(|()| ExitCode::SUCCESS),
         Task::Test(options) => test::run(options),
+        Task::TrimBtf(options) => trim_btf::run(options).map(|()| ExitCode::SUCCESS),
         Task::VmTest(options) => vm::run(options),
         Task::VmSweep(options) => vm::run_sweep(options),
     }
