@@ -70,7 +70,11 @@ fn plan(pace: Pace, requests: u64) -> LoadPlan {
 }
 
 fn closed(streams: u32, gap_ms: u64) -> Pace {
-    Pace::Closed { streams: NonZeroU32::new(streams).expect("a stream"), gap: DurationNs::from_millis(gap_ms) }
+    Pace::Closed {
+        streams: NonZeroU32::new(streams).expect("a stream"),
+        gap: DurationNs::from_millis(gap_ms),
+        spread: DurationNs::ZERO,
+    }
 }
 
 fn open(interval_ms: u64) -> Pace {

@@ -32,7 +32,7 @@ const TABLE: &[(&str, May)] = &[
     ("client", Only(&["request", "time"])),
     ("model", Only(&["timeline", "request", "time", "stats"])),
     ("run", Only(&["timeline", "event", "attribution", "request", "cgroup", "time", "stats", "model"])),
-    ("report", Only(&["run", "request", "cgroup", "time"])),
+    ("report", Only(&["run", "request", "cgroup", "stats", "time"])),
     ("cli", All),
 ];
 
@@ -181,4 +181,30 @@ fn architecture_allowed_imports_are_left_alone() {
     ] {
         assert_eq!(violations(&sources::parse(path, text)), Vec::<String>::new(), "{path}: {text}");
     }
+}
+
+/// The verifier must not share code with what it verifies.
+#[test]
+fn architecture_the_verifier_shares_no_code_with_throttle_user() {
+    let manifest = fs::read_to_string(root().join("xtask/Cargo.toml")).expect("the manifest is there");
+    assert!(
+        !manifest.contains("throttle-user") && !manifest.contains("throttle-ebpf"),
+        "xtask depends on what it verifies"
+    );
+    let mut files = 0;
+    for entry in fs::read_dir(root().join("xtask/src/verify")).expect("the verifier is there") {
+        let path = entry.expect("the entry can be read").path();
+        if path.extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
+        files += 1;
+        let text = fs::read_to_string(&path).expect("the file can be read");
+        for (number, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            let stray =
+                ["throttle_user", "crate::", "#[path", "throttle-user/src"].iter().find(|stray| code.contains(**stray));
+            assert_eq!(stray, None, "{} line {}: {line}", path.display(), number + 1);
+        }
+    }
+    assert!(files > 10, "the verifier's files were not found");
 }

@@ -6,6 +6,7 @@
 //! nested                         flat
 //! throttle-812-190433            throttle-812-190433     high weight, no limit
 //! ├── driver                     ├── driver              no limit: client and observer
+//! ├── beside                     ├── beside              no limit: other load, if wanted
 //! └── pod          limited       └── container           limited: the observed side
 //!     └── container  limited
 //! ```
@@ -198,6 +199,20 @@ impl Scratch {
             levels.push(level(LevelName::Pod, pod)?);
         }
         Ok(levels)
+    }
+
+    /// Makes a group without limit beside the limited ones, with `times` the weight they have (the kernel's default).
+    ///
+    /// # Errors
+    /// [`ScratchError`].
+    pub fn beside(&self, times: u32) -> Result<Group, ScratchError> {
+        let group = self.top.child("beside");
+        make(&group)?;
+        match self.hierarchy.version {
+            Version::V1 => group.write("cpu.shares", &(1_024 * times).to_string())?,
+            Version::V2 => group.write("cpu.weight", &(100 * times).to_string())?,
+        }
+        Ok(group)
     }
 
     /// Groups above the tree that have a quota themselves, nearest first: they may throttle what runs in it, also the driver.

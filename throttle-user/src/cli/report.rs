@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::exit::{Exit, OrExit, Verdict, print};
 use crate::{
-    report::{markdown, table},
+    report::{figures, markdown, table},
     run::{
         Head, RunDir, StoreError,
         derive::{Derived, derive, limits},
@@ -45,7 +45,8 @@ pub(super) fn run(args: &ReportArgs) -> Verdict {
     } else {
         print(format_args!("{}", table::text(&summary)))?;
     }
-    write_lines(&dir, &derived).and_then(|()| write_derived(&head, &dir, &summary)).or_exit(Exit::BrokeOff)?;
+    write_lines(&dir, &derived).or_exit(Exit::BrokeOff)?;
+    write_derived(&head, &dir, &summary, &derived).or_exit(Exit::BrokeOff)?;
     Ok(Exit::Done)
 }
 
@@ -63,8 +64,17 @@ fn write_lines(dir: &RunDir, derived: &[Derived]) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Writes `summary.json` and `report.md`.
-pub(super) fn write_derived(head: &Head, dir: &RunDir, summary: &RunSummary) -> Result<(), StoreError> {
+/// Writes `summary.json`, `report.md` and the figures.
+pub(super) fn write_derived(
+    head: &Head,
+    dir: &RunDir,
+    summary: &RunSummary,
+    derived: &[Derived],
+) -> anyhow::Result<()> {
     dir.write_json(SUMMARY, summary)?;
-    dir.write(REPORT, &markdown::render(head, summary))
+    dir.write(REPORT, &markdown::render(head, summary))?;
+    for figure in figures::all(summary, derived)? {
+        dir.write_figure(figure.name, &figure.svg)?;
+    }
+    Ok(())
 }

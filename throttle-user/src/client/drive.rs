@@ -44,7 +44,11 @@ impl Default for LoadPlan {
     /// One closed stream without end, 200 ms after each answer, the work left to the server.
     fn default() -> Self {
         Self {
-            pace: Pace::Closed { streams: NonZeroU32::MIN, gap: DurationNs::from_millis(200) },
+            pace: Pace::Closed {
+                streams: NonZeroU32::MIN,
+                gap: DurationNs::from_millis(200),
+                spread: DurationNs::ZERO,
+            },
             end: End::default(),
             work: WorkSpec::default(),
             timeout: DurationNs::from_millis(60_000),
@@ -203,11 +207,11 @@ fn launch(
 ) -> (JoinSet<io::Result<()>>, MonoNs) {
     let mut tasks = JoinSet::new();
     match plan.pace {
-        Pace::Closed { gap, .. } => {
+        Pace::Closed { gap, spread, .. } => {
             let start = now();
             let run = Arc::new(Run::new(plan.end, start, spans));
             for (stream, connection) in (0..).zip(connections) {
-                tasks.spawn(closed_stream(Arc::clone(&run), stream, connection, gap));
+                tasks.spawn(closed_stream(Arc::clone(&run), stream, connection, gap, spread));
             }
             (tasks, start)
         }

@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use super::connection::{Connection, Failure};
-use super::schedule::{End, Spacing};
+use super::schedule::{End, Spacing, part_of};
 use super::timer::Timer;
 use crate::request::RequestSpan;
 use crate::time::{DurationNs, MonoNs, now};
@@ -52,6 +52,7 @@ pub(super) async fn closed_stream(
     stream: u32,
     mut connection: Connection,
     gap: DurationNs,
+    spread: DurationNs,
 ) -> io::Result<()> {
     let mut timer = Timer::new()?;
     loop {
@@ -63,7 +64,7 @@ pub(super) async fn closed_stream(
         let sent_ns = exchange.sent_ns;
         let (span, failure) = exchange.into_span(number, stream, sent_ns);
         let lost = matches!(failure, Some(Failure::Connection(_)));
-        let resume = span.received_ns + if lost { gap.max(RETRY_PAUSE) } else { gap };
+        let resume = span.received_ns + if lost { gap.max(RETRY_PAUSE) } else { gap } + part_of(spread, number);
         if !run.finish(span, failure).await || !run.end.allows(run.start, run.next.load(Ordering::Relaxed), resume) {
             return Ok(());
         }

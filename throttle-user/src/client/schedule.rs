@@ -17,12 +17,25 @@ pub enum Pace {
         streams: NonZeroU32,
         /// From an answer to the next request of the same stream.
         gap: DurationNs,
+        /// Each gap is longer by a part of this that differs from request to request; all together cover it evenly.
+        spread: DurationNs,
     },
     /// Requests fall due by the clock whether or not earlier ones were answered.
     Open {
         /// Distance of due times.
         spacing: Spacing,
     },
+}
+
+/// The `number`-th of a sequence that covers `0..spread` evenly, however many of it are taken: multiples of the golden ratio, of
+/// which only the fraction is kept (Weyl's sequence). A gap of whole CFS periods starts every request at the same point of a
+/// period; lengthened by this, starts cover the period.
+#[must_use]
+pub(super) fn part_of(spread: DurationNs, number: u64) -> DurationNs {
+    /// 2^64 / golden ratio.
+    const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+    let fraction = number.wrapping_mul(STEP);
+    DurationNs(u64::try_from((u128::from(spread.0) * u128::from(fraction)) >> 64).unwrap_or(spread.0))
 }
 
 /// A rate as a fraction: `requests` are due every `period`. Kept as a fraction so that no rate drifts.
@@ -93,6 +106,16 @@ mod tests {
         assert_eq!(spacing.due(START, 1), START + DurationNs(333_333_333));
         assert_eq!(spacing.due(START, 3), START + DurationNs(1_000_000_000));
         assert_eq!(spacing.due(START, 3_000_000), START + DurationNs(1_000_000_000_000_000));
+    }
+
+    #[test]
+    fn the_parts_of_a_spread_leave_no_hole() {
+        let spread = DurationNs::from_millis(100);
+        let mut parts: Vec<u64> = (0..100).map(|number| part_of(spread, number).0).collect();
+        parts.sort_unstable();
+        assert!(parts.windows(2).all(|pair| (300_000..2_700_000).contains(&(pair[1] - pair[0]))), "{parts:?}");
+        assert!(parts[0] < 2_000_000 && (97_000_000..100_000_000).contains(&parts[99]));
+        assert_eq!(part_of(DurationNs::ZERO, 7), DurationNs::ZERO);
     }
 
     #[test]

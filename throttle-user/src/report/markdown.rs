@@ -31,11 +31,19 @@ fn write_body(text: &mut String, head: &Head, summary: &RunSummary) -> std::fmt:
     writeln!(
         text,
         "{} requests of {} ms CPU time at each limit, {mode}; {} stream(s), closed loop with a gap of {} ms (latency leaves out the \
-         wait a fixed schedule would have seen). {}; period {} ms, burst {} ms.\n",
+         wait a fixed schedule would have seen){}{}. {}; period {} ms, burst {} ms.\n",
         plan.requests,
         plan.work_ns.as_millis_f64(),
         plan.streams,
         plan.gap_ns.as_millis_f64(),
+        match plan.spread_ns.as_millis_f64() {
+            0.0 => String::new(),
+            spread => format!(", each lengthened by a part of {spread} ms that differs from request to request"),
+        },
+        match plan.background {
+            None => String::new(),
+            Some(times) => format!("; all CPUs kept busy from a group beside, of {times} times the weight"),
+        },
         match plan.nesting {
             Nesting::Nested => "Pod and container both limited, as the kubelet does",
             Nesting::Flat => "Only the container limited",
@@ -57,6 +65,7 @@ fn write_body(text: &mut String, head: &Head, summary: &RunSummary) -> std::fmt:
     )?;
     text.push_str(&table::markdown(summary));
     text.push('\n');
+    text.push_str(&table::intervals(summary));
     for requirement in head.requirements.iter().filter(|requirement| !requirement.met) {
         writeln!(text, "- Requirement missed: {} (found: {}).", requirement.name, requirement.found)?;
     }

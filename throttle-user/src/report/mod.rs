@@ -1,6 +1,7 @@
 //! What people read: a file a format, from stored or derived types of `run`.
 
 pub mod command;
+pub mod figures;
 pub mod markdown;
 mod periods;
 pub mod table;

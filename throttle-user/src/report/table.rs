@@ -9,6 +9,7 @@ use crate::{
         agree::Agreement,
         summary::{LimitSummary, RunSummary},
     },
+    stats::QuantileInterval,
     time::DurationNs,
 };
 
@@ -29,19 +30,12 @@ const LATENCY: [Column; 9] = [
         cell: |row| if row.failed == 0 { row.n.to_string() } else { format!("{} ({} failed)", row.n, row.failed) },
     },
     Column { head: "p50 ms", short: "p50\nms", cell: |row| ms(row.p50_ns) },
-    Column {
-        head: "p99 ms",
-        short: "p99\nms",
-        cell: |row| {
-            let few = if row.n < 100 { "*" } else { "" };
-            row.p99_ns.map_or_else(dash, |p99| format!("{:.1}{few}", p99.as_millis_f64()))
-        },
-    },
+    Column { head: "p99 ms", short: "p99\nms", cell: |row| ms(row.p99_ns) },
     Column { head: "max ms", short: "max\nms", cell: |row| ms(row.max_ns) },
     Column {
-        head: "p99 / work",
-        short: "p99 /\nwork",
-        cell: |row| row.p99_over_work.map_or_else(dash, |ratio| format!("{ratio:.2}")),
+        head: "tail / work",
+        short: "tail /\nwork",
+        cell: |row| row.tail_over_work.map_or_else(dash, |ratio| format!("{ratio:.2}")),
     },
     Column {
         head: "model p50 ms (inside)",
@@ -127,6 +121,43 @@ pub fn markdown(summary: &RunSummary) -> String {
     format!("{}\n\n{}", table.load_preset(presets::ASCII_MARKDOWN), notes(summary))
 }
 
+/// Where the quantiles lie, in Markdown.
+#[must_use]
+pub fn intervals(summary: &RunSummary) -> String {
+    let cell = |value: Option<DurationNs>, interval: Option<QuantileInterval<DurationNs>>| match (value, interval) {
+        (Some(value), Some(interval)) => format!(
+            "{:.1} ({} to {})",
+            value.as_millis_f64(),
+            interval.lower.map_or_else(|| "below all".to_owned(), |lower| format!("{:.1}", lower.as_millis_f64())),
+            interval.upper.map_or_else(|| "above all".to_owned(), |upper| format!("{:.1}", upper.as_millis_f64()))
+        ),
+        (value, _) => ms(value),
+    };
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled).set_header([
+        "limit",
+        "n",
+        "p50 ms (95 % interval)",
+        "p99 ms (95 % interval)",
+        "max ms",
+    ]);
+    for row in &summary.limits {
+        table.add_row([
+            row.limit.to_string(),
+            row.n.to_string(),
+            cell(row.p50_ns, row.p50_interval),
+            cell(row.p99_ns, row.p99_interval),
+            ms(row.max_ns),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!(
+        "{table}\n\nIntervals are between order statistics, by the binomial distribution, if requests are independent.\n\n"
+    )
+}
+
 fn build(summary: &RunSummary, columns: &[Column], head: fn(&Column) -> &'static str) -> Table {
     let mut table = Table::new();
     let all = || std::iter::once(&LIMIT).chain(columns);
@@ -147,7 +178,7 @@ const UNKNOWN_WORTH_SAYING: f64 = 0.001;
 fn notes(summary: &RunSummary) -> String {
     let mut notes = String::new();
     if summary.limits.iter().any(|limit| limit.n < 100 && limit.n > 0) {
-        notes.push_str("* under 100 requests the 99th percentile (nearest rank) is the maximum.\n");
+        notes.push_str("Fewer than 100 requests have no 99th percentile: the tail is their maximum.\n");
     }
     let untraced: u64 = summary.limits.iter().map(|limit| limit.untraced_events).sum();
     if untraced > 0 {
@@ -203,10 +234,12 @@ mod tests {
             failed: 0,
             p50_ns: Some(DurationNs::from_micros(499_700)),
             p99_ns: Some(DurationNs::from_micros(1_590_700)),
+            p50_interval: None,
+            p99_interval: None,
             max_ns: Some(DurationNs::from_micros(1_590_700)),
             mean_ns: None,
             cpu_time_ns: None,
-            p99_over_work: Some(26.51),
+            tail_over_work: Some(26.51),
             pod_cpus: Some(0.084),
             pod_cpus_over_limit: Some(0.84),
             throttled_wall_ns: Some(DurationNs::from_micros(1_454_400)),

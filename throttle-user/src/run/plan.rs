@@ -19,6 +19,9 @@ pub struct SweepPlan {
     pub work_ns: DurationNs,
     /// From an answer to the next request of the same stream.
     pub gap_ns: DurationNs,
+    /// Each gap is longer by a part of this that differs from request to request; zero = all are alike.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spread_ns: DurationNs,
     /// Worker threads a request is spread over.
     pub threads: u32,
     /// How they share the work.
@@ -31,6 +34,13 @@ pub struct SweepPlan {
     pub period_us: u64,
     /// CFS burst of limited arms, us.
     pub burst_us: u64,
+    /// A busy thread for each CPU in a group beside the limited ones, with so many times their weight; `None` = nothing beside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub background: Option<u32>,
+}
+
+fn is_zero(length: &DurationNs) -> bool {
+    *length == DurationNs::ZERO
 }
 
 impl Default for SweepPlan {
@@ -42,12 +52,14 @@ impl Default for SweepPlan {
             requests: 40,
             work_ns: DurationNs::from_millis(60),
             gap_ns: DurationNs::from_millis(200),
+            spread_ns: DurationNs::ZERO,
             threads: 1,
             mode: FanOut::Split,
             streams: 1,
             nesting: Nesting::Nested,
             period_us: DEFAULT_PERIOD_US,
             burst_us: 0,
+            background: None,
         }
     }
 }
@@ -115,6 +127,13 @@ mod tests {
         let arms = SweepPlan::default().arms().expect("the default can be run");
         let quotas: Vec<_> = arms.iter().map(|(_, bandwidth)| bandwidth.quota.us()).collect();
         assert_eq!(quotas, [Some(10_000), Some(20_000), Some(40_000), Some(80_000), Some(160_000), None]);
+    }
+
+    #[test]
+    fn a_plan_without_spread_and_background_is_stored_without_them() {
+        let text = serde_json::to_string(&SweepPlan::default()).expect("JSON");
+        assert!(!text.contains("spread") && !text.contains("background"), "{text}");
+        assert_eq!(serde_json::from_str::<SweepPlan>(&text).expect("a plan"), SweepPlan::default());
     }
 
     #[test]

@@ -66,6 +66,7 @@ fn remedy(what: &str, source: &io::Error) -> &'static str {
 
 const HEAD: &str = "run.json";
 const RECORD: &str = "raw/record.jsonl";
+const FIGURES: &str = "figures";
 
 /// A run's folder.
 #[derive(Clone, Debug)]
@@ -194,6 +195,21 @@ impl RunDir {
         let beside = self.file(&format!(".{name}.new"));
         let failed = |source| StoreError::File { what: "write", path: path.clone(), source };
         fs::write(&beside, text).and_then(|()| fs::rename(&beside, &path)).map_err(failed)
+    }
+
+    /// Writes a figure into the folder for figures.
+    ///
+    /// # Errors
+    /// [`StoreError::File`].
+    pub fn write_figure(&self, name: &str, svg: &str) -> Result<(), StoreError> {
+        let folder = self.file(FIGURES);
+        fs::create_dir_all(&folder).map_err(|source| StoreError::File {
+            what: "create",
+            path: folder.clone(),
+            source,
+        })?;
+        let path = folder.join(name);
+        fs::write(&path, svg).map_err(|source| StoreError::File { what: "write", path, source })
     }
 
     /// Writes a whole file as indented JSON.

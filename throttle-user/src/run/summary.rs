@@ -14,7 +14,7 @@ use crate::{
         bandwidth::Bandwidth,
         predict::{LevelAtStart, Measured, Unknowns, compare},
     },
-    stats::{Quantile, Summary},
+    stats::{Quantile, QuantileInterval, Summary, quantile_interval},
     time::DurationNs,
 };
 
@@ -40,16 +40,20 @@ pub struct LimitSummary {
     pub failed: u64,
     /// Median wall time; absent without an answered request.
     pub p50_ns: Option<DurationNs>,
-    /// Nearest-rank 99th percentile: of fewer than 100 requests it is the maximum.
+    /// Nearest-rank 99th percentile; absent under 100 requests, which cannot tell it from the maximum.
     pub p99_ns: Option<DurationNs>,
+    /// Where the true median lies, at 95 % or better, if requests were independent of each other.
+    pub p50_interval: Option<QuantileInterval<DurationNs>>,
+    /// The same of the 99th percentile; absent as `p99_ns`.
+    pub p99_interval: Option<QuantileInterval<DurationNs>>,
     /// Longest wall time.
     pub max_ns: Option<DurationNs>,
     /// Mean wall time.
     pub mean_ns: Option<DurationNs>,
     /// Mean CPU time a request used, by the workers' clocks.
     pub cpu_time_ns: Option<DurationNs>,
-    /// `p99_ns` over the work asked of the critical path.
-    pub p99_over_work: Option<f64>,
+    /// `p99_ns`, under 100 requests `max_ns`, over the work asked of the critical path.
+    pub tail_over_work: Option<f64>,
     /// CPUs the pod used on average between first start and last finish plus one gap.
     pub pod_cpus: Option<f64>,
     /// That over the limit; absent = no limit.
@@ -95,13 +99,16 @@ pub struct ModelSummary {
     pub inside: u64,
 }
 
+/// Of the intervals in a summary.
+const CONFIDENCE: f64 = 0.95;
+
 /// Summarises derived limits.
 #[must_use]
 pub fn summarise(head: &Head, derived: &[Derived]) -> RunSummary {
     RunSummary {
         schema: SCHEMA,
         quantile_definition:
-            "nearest rank: of n sorted values the one at rank ceil(p n); under 100 values p99 is the maximum".to_owned(),
+            "nearest rank: of n sorted values the one at rank ceil(p n); no p99 of fewer than 100 values".to_owned(),
         limits: derived.iter().filter_map(|derived| limit(head, derived)).collect(),
     }
 }
@@ -117,7 +124,10 @@ pub fn limit(head: &Head, derived: &Derived) -> Option<LimitSummary> {
     let n = requests.len() as u64;
     let walls: Vec<DurationNs> = requests.iter().map(|request| request.share.wall_ns).collect();
     let wall = Summary::of(&walls);
-    let p99 = quantile(&walls);
+    let p99 = wall.and_then(|wall| wall.p99);
+    let mut sorted = walls;
+    sorted.sort_unstable();
+    let interval = |quantile: Quantile| quantile_interval(&sorted, quantile, CONFIDENCE);
     let mean = |of: fn(&RequestLine) -> DurationNs| {
         let total: DurationNs = requests.iter().map(|request| of(request)).sum();
         total.0.checked_div(n).map(DurationNs)
@@ -131,10 +141,12 @@ pub fn limit(head: &Head, derived: &Derived) -> Option<LimitSummary> {
         failed: derived.lines.iter().filter(|line| matches!(line, RunLine::FailedRequest { .. })).count() as u64,
         p50_ns: wall.map(|wall| wall.p50),
         p99_ns: p99,
+        p50_interval: interval(Quantile::P50),
+        p99_interval: p99.and_then(|_| interval(Quantile::P99)),
         max_ns: wall.map(|wall| wall.max),
         mean_ns: wall.map(|wall| wall.mean),
         cpu_time_ns: mean(|request| request.share.cpu_time_ns),
-        p99_over_work: p99.map(|p99| ratio(p99.0, critical_work(head).0)),
+        tail_over_work: p99.or(wall.map(|wall| wall.max)).map(|tail| ratio(tail.0, critical_work(head).0)),
         pod_cpus,
         pod_cpus_over_limit: pod_cpus.zip(line.limit.cpus()).map(|(used, limit)| used / limit),
         throttled_wall_ns: mean(|request| request.share.shares.throttled()),
@@ -162,12 +174,6 @@ fn critical_work(head: &Head) -> DurationNs {
         crate::request::FanOut::Split => DurationNs(head.plan.work_ns.0 / u64::from(head.plan.threads.max(1))),
         crate::request::FanOut::Whole => head.plan.work_ns,
     }
-}
-
-fn quantile(values: &[DurationNs]) -> Option<DurationNs> {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable();
-    Quantile::P99.of(&sorted)
 }
 
 fn unknown_share_p99(requests: &[&RequestLine]) -> Option<f64> {

@@ -6,5 +6,5 @@
 pub mod interval;
 pub mod quantile;
 
-pub use interval::QuantileInterval;
+pub use interval::{QuantileInterval, quantile_interval};
 pub use quantile::{Quantile, Summary};

@@ -106,7 +106,7 @@ impl LoadArgs {
         let spacing = self.rate.or_else(|| self.interval.and_then(Spacing::every));
         let pace = match spacing {
             Some(spacing) => Pace::Open { spacing },
-            None => Pace::Closed { streams: self.streams, gap: self.gap },
+            None => Pace::Closed { streams: self.streams, gap: self.gap, spread: DurationNs::ZERO },
         };
         let requests = self.requests.or(self.duration.is_none().then_some(REQUESTS));
         LoadPlan {

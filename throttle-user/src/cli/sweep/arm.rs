@@ -5,7 +5,7 @@ use std::{ops::ControlFlow, time::Duration};
 use anyhow::{Context, Result, anyhow};
 use tokio::task::block_in_place;
 
-use super::{progress::Progress, server::BurnServer};
+use super::{background::Background, progress::Progress, server::BurnServer};
 use crate::{
     cgroup::{Bandwidth, CpuLimit, Hierarchy, Quota, Scratch, ScratchPlan},
     cli::{
@@ -35,6 +35,7 @@ pub(super) struct Bench<'a> {
     pub(super) dir: &'a RunDir,
     pub(super) interrupt: &'a Interrupt,
     pub(super) probe_log: bool,
+    pub(super) cpus: u32,
 }
 
 /// Runs one limit. An error means that nothing was recorded of it; what breaks later is in the ending.
@@ -61,6 +62,10 @@ pub(super) async fn run(
     let recording =
         block_in_place(|| Recording::start(&scope, bench.kernel, unlimited, bench.probe_log, Some(writer)))?;
     warm_up(bench, &server, &recording, &scope).await?;
+    let background = match bench.plan.background {
+        None => None,
+        Some(times) => Some(Background::start(&scratch, times, bench.cpus).await?),
+    };
 
     let quiet = block_in_place(|| wait_until_quiet(&scratch))?;
     let begin = LimitBegin {
@@ -75,6 +80,10 @@ pub(super) async fn run(
     record.write(&RawLine::LimitBegin(begin.clone()))?;
     let mut spans = Vec::new();
     let ending = requests(bench, limit, &server, &recording, record, &mut spans, progress).await;
+    let ending = match background {
+        None => ending,
+        Some(background) => background.stop(ending).await,
+    };
     let (ending, losses, events, after) = conclude(ending, &mut server, &scratch, recording)?;
     let clock = ClockAnchor::take();
     let ending = ending.unless_slept(&begin.clock, &clock);
@@ -130,6 +139,7 @@ fn load(plan: &SweepPlan) -> LoadPlan {
         pace: Pace::Closed {
             streams: std::num::NonZeroU32::new(plan.streams).unwrap_or(std::num::NonZeroU32::MIN),
             gap: plan.gap_ns,
+            spread: plan.spread_ns,
         },
         end: End { requests: Some(plan.requests), duration: None },
         work: WorkSpec { work_ns: Some(plan.work_ns), threads: Some(plan.threads), fan_out: Some(plan.mode) },

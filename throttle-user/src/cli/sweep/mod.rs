@@ -1,6 +1,7 @@
 //! `throttle sweep`: the study over CPU limits on this machine's own cgroups.
 
 mod arm;
+mod background;
 mod progress;
 mod server;
 
@@ -51,6 +52,9 @@ pub(super) struct SweepArgs {
     /// From an answer to the next request of the same stream (closed loop).
     #[arg(long, default_value = "200ms", value_parser = args::duration, value_name = "TIME")]
     gap: DurationNs,
+    /// Lengthen each gap by a part of this that differs from request to request: with one period, starts cover the period evenly.
+    #[arg(long, default_value = "0", value_parser = args::duration, value_name = "TIME")]
+    spread: DurationNs,
     /// Worker threads a request is spread over.
     #[arg(long, default_value = "1", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
@@ -72,6 +76,9 @@ pub(super) struct SweepArgs {
     /// CFS burst of the limited arms.
     #[arg(long, default_value = "0", value_parser = args::duration, value_name = "TIME")]
     burst: DurationNs,
+    /// Keep all CPUs busy from a group beside the limited ones, with TIMES their weight.
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=100))]
+    background: Option<u32>,
     /// Folder of the run [default: results/<date>-<kernel>-sweep].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -141,6 +148,7 @@ async fn sweep(bench: &Bench<'_>) -> Result<(Vec<Derived>, Option<Failure>), Fai
         dir: bench.dir,
         interrupt: &interrupt,
         probe_log: bench.args.probe_log,
+        cpus: bench.head.environment.cpus,
     };
     let mut done = Vec::new();
     let mut broke = None;
@@ -203,7 +211,7 @@ fn conclude(args: &SweepArgs, head: &Head, dir: &RunDir, derived: &[Derived], br
         return Err(failure);
     }
     let summary = summarise(head, derived);
-    let written = write_derived(head, dir, &summary);
+    let written = write_derived(head, dir, &summary, derived);
     if args.json {
         let text = serde_json::to_string_pretty(&summary).context("the summary as JSON").or_exit(Exit::BrokeOff)?;
         print(format_args!("{text}\n"))?;
@@ -234,12 +242,14 @@ fn plan(args: &SweepArgs) -> anyhow::Result<SweepPlan> {
         requests: args.requests,
         work_ns: args.work,
         gap_ns: args.gap,
+        spread_ns: args.spread,
         threads: args.threads,
         mode: args.mode,
         streams: args.streams,
         nesting: if args.flat { Nesting::Flat } else { Nesting::Nested },
         period_us: args::whole_us("--period", args.period)?,
         burst_us: args::whole_us("--burst", args.burst)?,
+        background: args.background,
     })
 }
 
