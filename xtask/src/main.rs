@@ -1,4 +1,5 @@
-//! Developer commands: `cargo xtask setup`, `sweep`, `test`, `trim-btf`, `vm-test`, `vm-sweep`. Parses, then calls one of them; a file a command.
+//! Developer commands: `cargo xtask setup`, `sweep`, `study`, `verify`, `test`, `trim-btf`, `vm-test`, `vm-sweep`. Parses, then
+//! calls one of them; a file a command.
 #![forbid(unsafe_code)]
 
 mod ability;
@@ -7,10 +8,12 @@ mod cpu_cgroup;
 mod exec;
 mod interrupt;
 mod setup;
+mod study;
 mod sweep;
 mod test;
 mod toolchain;
 mod trim_btf;
+mod verify;
 mod vm;
 
 use std::process::ExitCode;
@@ -32,10 +35,14 @@ enum Task {
     Setup(setup::Options),
     /// Build with real eBPF and sweep CPU limits (`throttle sweep`).
     Sweep(sweep::Options),
+    /// Run the study: the arms of results/PREREG.md, a folder each.
+    Study(study::Options),
     /// Run the tests: formatting, lints, units, architecture, running kernel, other kernels in guests.
     Test(test::Options),
     /// Cut a kernel's BTF down to what a test needs.
     TrimBtf(trim_btf::Options),
+    /// Recompute every figure of committed runs from their raw files, and judge the predictions again.
+    Verify(verify::Options),
     /// Run the kernel tests and the study on other kernels, in emulated guests.
     VmTest(vm::Options),
     /// Sweep CPU limits in one emulated guest and keep the run's folder (`throttle sweep`).
@@ -53,8 +60,10 @@ fn run(task: &Task) -> Result<ExitCode> {
     match task {
         Task::Setup(options) => setup::run(options).map(|()| ExitCode::SUCCESS),
         Task::Sweep(options) => sweep::run(options).map(|()| ExitCode::SUCCESS),
+        Task::Study(options) => study::run(options),
         Task::Test(options) => test::run(options),
         Task::TrimBtf(options) => trim_btf::run(options).map(|()| ExitCode::SUCCESS),
+        Task::Verify(options) => verify::run(options),
         Task::VmTest(options) => vm::run(options),
         Task::VmSweep(options) => vm::run_sweep(options),
     }

@@ -31,7 +31,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// Builds `throttle` and returns where cargo put it, whatever the target directory is.
-fn build() -> Result<PathBuf> {
+///
+/// # Errors
+/// The build fails.
+pub(crate) fn build() -> Result<PathBuf> {
     let args = ["build", "--release", "--package", "throttle-user", "--message-format", "json-render-diagnostics"];
     let (messages, ended) = collect(&mut cargo(args), Show::Nothing)?;
     ended?;
