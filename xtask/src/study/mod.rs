@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::verify::{self, RESULTS, STUDY};
+use crate::verify::{self, Prereg, RESULTS, STUDY};
 use crate::{interrupt, setup, sweep};
 use arms::{Arm, Setting};
 use attempt::{Ended, Place};
@@ -62,7 +62,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     interrupt::listen()?;
     for arm in &chosen {
         let place = Place { folder: folder(&options.out, arm, &kernel()?)?, program: program.clone() };
-        let mut study = Study::open(&place.folder, arm, &prereg)?;
+        let mut study =
+            Study::open(&place.folder, arm, &format!("cargo xtask study --arm {}", arm.name), &prereg.digest)?;
         for setting in &arm.settings {
             match one(&mut study, &place, arm, setting)? {
                 Ended::Kept => {}
@@ -112,8 +113,8 @@ fn choose(names: &[String]) -> Result<Vec<Arm>> {
     names.iter().map(find).collect()
 }
 
-/// Digest of the predictions, which must stand committed as they are: runs are judged by what was written before them.
-fn committed_predictions() -> Result<String> {
+/// The predictions, which must stand committed as they are: runs are judged by what was written before them.
+fn committed_predictions() -> Result<Prereg> {
     let path = Path::new(RESULTS).join("PREREG.md");
     let mut git = Command::new("git");
     let clean = git.args(["diff", "--quiet", "HEAD", "--"]).arg(&path).status().context("cannot start git")?.success();
@@ -121,7 +122,7 @@ fn committed_predictions() -> Result<String> {
     let known =
         git.args(["ls-files", "--error-unmatch"]).arg(&path).output().context("cannot start git")?.status.success();
     ensure!(clean && known, "{} is not committed as it stands: commit it before the runs it judges", path.display());
-    Ok(verify::read_prereg(&path)?.digest)
+    verify::read_prereg(&path)
 }
 
 fn kernel() -> Result<String> {
@@ -153,10 +154,9 @@ struct Study {
 impl Study {
     /// # Errors
     /// It is there and was begun under other predictions.
-    fn open(folder: &Path, arm: &Arm, prereg: &str) -> Result<Self> {
+    fn open(folder: &Path, arm: &Arm, command: &str, prereg: &str) -> Result<Self> {
         let path = folder.join(STUDY);
         if !path.exists() {
-            let command = format!("cargo xtask study --arm {}", arm.name);
             let value = json!({"schema": 1, "arm": arm.name, "question": arm.question, "command": command,
                                "prereg_sha256": prereg, "settings": []});
             return Ok(Self { path, value });
@@ -223,14 +223,21 @@ fn one(study: &mut Study, place: &Place, arm: &Arm, setting: &Setting) -> Result
 }
 
 /// Copies a guest's run into its arm's folder.
-fn bring_in(arm: &Arm, from: &Path, out: &Path, prereg: &str) -> Result<()> {
+fn bring_in(arm: &Arm, from: &Path, out: &Path, prereg: &Prereg) -> Result<()> {
     let [setting] = arm.settings.as_slice() else { bail!("arm {} has several settings", arm.name) };
     let run = verify::Run::read(from)?;
-    let refused = verify::refusals(&run, arm.name.starts_with("guest-"));
+    let mut refused = verify::refusals(&run, arm.name.starts_with("guest-"));
+    refused.extend(verify::unplanned(prereg, arm.name, &setting.name, &run));
     ensure!(refused.is_empty(), "{} does not count: {}", from.display(), refused.join("; "));
     let kernel = run.head["environment"]["kernel"].as_str().context("run.json names no kernel")?;
     let folder = folder(out, arm, kernel)?;
-    let mut study = Study::open(&folder, arm, prereg)?;
+    let command = format!(
+        "cargo xtask vm-sweep --kernel {}-cloud --out DIR -- {}\ncargo xtask study --arm {} --from DIR",
+        arm.name.trim_start_matches("guest-"),
+        setting.arguments().join(" "),
+        arm.name
+    );
+    let mut study = Study::open(&folder, arm, &command, &prereg.digest)?;
     let to = folder.join(&setting.name);
     attempt::move_aside(&to, &format!("{}-{}", arm.name, setting.name))?;
     attempt::copy(from, &to)?;

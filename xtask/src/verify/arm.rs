@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::finding::Checker;
+use super::prereg::Prereg;
 use super::run::{Checked, Run, json};
 use super::{digest, valid};
 
@@ -50,14 +51,14 @@ impl Arm {
         self.name.starts_with("guest-")
     }
 
-    /// Recomputes its figures; `prereg` is the digest of the predictions.
+    /// Recomputes its figures; `prereg` are the predictions it must have been run under.
     ///
     /// # Errors
     /// A file is missing or cannot be read at all.
-    pub(crate) fn check(&self, prereg: &str) -> Result<Checked> {
+    pub(crate) fn check(&self, prereg: &Prereg) -> Result<Checked> {
         let mut checked = Checked::default();
         let mut study = Checker::of(&self.folder.join(STUDY));
-        study.same("SHA-256 of PREREG.md", self.study["prereg_sha256"].as_str().unwrap_or("absent"), prereg);
+        study.same("SHA-256 of PREREG.md", self.study["prereg_sha256"].as_str().unwrap_or("absent"), &prereg.digest);
         let stored = self.study["settings"].as_array().map_or(&[][..], Vec::as_slice);
         for ((name, run), stored) in self.settings.iter().zip(stored) {
             let attempts = stored["attempts"].as_array().map_or(&[][..], Vec::as_slice);
@@ -67,6 +68,9 @@ impl Arm {
                 &kept["refused"],
                 Value::Array(Vec::new()),
             );
+            for reason in unplanned(prereg, &self.name, name, run) {
+                study.holds(false, format!("{name}: a run as announced"), "kept", reason);
+            }
             for reason in valid::refusals(run, self.in_guest()) {
                 study.holds(false, format!("{name}: a run that counts"), "kept", reason);
             }
@@ -92,6 +96,23 @@ impl Arm {
         checked.findings.extend(digest::check(&self.folder)?);
         Ok(checked)
     }
+}
+
+/// What of a run is not as PREREG.md announced it.
+pub(crate) fn unplanned(prereg: &Prereg, arm: &str, setting: &str, run: &Run) -> Vec<String> {
+    let Some((limits, requests)) = prereg.planned(arm, setting) else {
+        return vec![format!("PREREG.md has no setting {setting} of arm {arm}")];
+    };
+    let plan = &run.head["plan"];
+    let ran: Vec<&str> = plan["limits"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let mut reasons = Vec::new();
+    if ran != limits {
+        reasons.push(format!("limits {} instead of {}", ran.join(" "), limits.join(" ")));
+    }
+    if plan["requests"] != requests {
+        reasons.push(format!("{} requests instead of {requests}", plan["requests"]));
+    }
+    reasons
 }
 
 /// Folders of arms below `results`, sorted by name.

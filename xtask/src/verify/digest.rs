@@ -59,6 +59,18 @@ pub(crate) fn write(folder: &Path) -> Result<()> {
     fs::write(&list, text).with_context(|| format!("cannot write {}", list.display()))
 }
 
+/// The list of a folder: file and digest.
+///
+/// # Errors
+/// It cannot be read.
+#[cfg(test)]
+pub(crate) fn listed(folder: &Path) -> Result<BTreeMap<PathBuf, String>> {
+    let list = folder.join(LIST);
+    let text = fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
+    let lines = text.lines().filter_map(|line| line.split_once("  "));
+    Ok(lines.map(|(digest, file)| (PathBuf::from(file), digest.to_owned())).collect())
+}
+
 /// Compares every file of a folder with its list.
 ///
 /// # Errors

@@ -31,9 +31,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-pub(crate) use arm::{Arm, STUDY, folders};
+pub(crate) use arm::{Arm, STUDY, folders, unplanned};
 pub(crate) use digest::write as write_digests;
-pub(crate) use prereg::read as read_prereg;
+pub(crate) use prereg::{Prereg, read as read_prereg};
 pub(crate) use run::Run;
 pub(crate) use valid::{IDLE_BEFORE, refusals, starved};
 
@@ -85,7 +85,7 @@ fn some(results: &Path, folders: &[PathBuf]) -> Result<Checked> {
     let mut checked = Checked::default();
     for folder in folders {
         let checks = if folder.join(STUDY).is_file() {
-            Arm::read(folder)?.check(&read_prereg(&results.join("PREREG.md"))?.digest)?
+            Arm::read(folder)?.check(&read_prereg(&results.join("PREREG.md"))?)?
         } else {
             Run::read(folder)?.check()?
         };
@@ -103,7 +103,7 @@ pub(crate) fn all(results: &Path) -> Result<Checked> {
     let book = Book::read(results)?;
     let mut checked = Checked::default();
     for arm in &book.arms {
-        let checks = arm.check(&book.prereg.digest).with_context(|| format!("{}", arm.folder.display()))?;
+        let checks = arm.check(&book.prereg).with_context(|| format!("{}", arm.folder.display()))?;
         println!("{}: {} figures, {} wrong", arm.folder.display(), checks.figures, checks.findings.len());
         checked.figures += checks.figures;
         checked.findings.extend(checks.findings);
@@ -148,7 +148,7 @@ pub(crate) fn write(results: &Path) -> Result<()> {
 /// All arms, the predictions, and what they come to.
 pub(crate) struct Book {
     pub(crate) arms: Vec<Arm>,
-    pub(crate) prereg: prereg::Prereg,
+    pub(crate) prereg: Prereg,
     pub(crate) study: Study,
     results: PathBuf,
 }

@@ -66,6 +66,54 @@ pub(crate) struct Prereg {
     pub(crate) digest: String,
     /// In the order of the table.
     pub(crate) predictions: Vec<Prediction>,
+    plans: Vec<Plan>,
+}
+
+/// A row of the table of arms.
+#[derive(Clone, Debug)]
+struct Plan {
+    arm: String,
+    /// The cell that names its settings.
+    settings: String,
+    limits: Vec<String>,
+    requests: u64,
+}
+
+impl Prereg {
+    /// Limits and requests that a setting was announced with. Guests run the published plan.
+    pub(crate) fn planned(&self, arm: &str, setting: &str) -> Option<(&[String], u64)> {
+        let arm = if arm.starts_with("guest-") { "published" } else { arm };
+        let rows: Vec<&Plan> = self.plans.iter().filter(|plan| plan.arm == arm).collect();
+        // `split-T-GAP` stands for all that begin so.
+        let family = setting.split('-').next().unwrap_or(setting);
+        let named = |plan: &&&Plan| {
+            [format!("`{setting}`"), format!("`{family}-T-GAP`")].iter().any(|name| plan.settings.contains(name))
+        };
+        let row = rows.iter().find(named).or_else(|| rows.first().filter(|_| rows.len() == 1))?;
+        Some((&row.limits, row.requests))
+    }
+}
+
+/// Rows of the table of arms; one without a name goes on with the arm before it.
+fn plans(tables: &[Vec<Vec<String>>]) -> Vec<Plan> {
+    let mut arm = String::new();
+    let rows = tables.iter().find(|table| table.first().is_some_and(|head| head[0] == "arm"));
+    rows.into_iter()
+        .flatten()
+        .skip(1)
+        .filter_map(|row| {
+            let [name, settings, limits, requests] = row.as_slice() else { return None };
+            if !name.is_empty() {
+                arm = name.trim_matches('`').to_owned();
+            }
+            Some(Plan {
+                arm: arm.clone(),
+                settings: settings.clone(),
+                limits: limits.split(' ').map(str::to_owned).collect(),
+                requests: requests.parse().ok()?,
+            })
+        })
+        .collect()
 }
 
 /// Reads the file.
@@ -74,7 +122,8 @@ pub(crate) struct Prereg {
 /// It cannot be read, or a row of its table is not a prediction.
 pub(crate) fn read(path: &Path) -> Result<Prereg> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let table = tables(&text).into_iter().find(|table| table.first().is_some_and(|head| head[0] == "id"));
+    let tables = tables(&text);
+    let table = tables.iter().find(|table| table.first().is_some_and(|head| head[0] == "id"));
     let table = table.with_context(|| format!("{} has no table of predictions", path.display()))?;
     let predictions = table.iter().skip(1).map(|row| {
         let [id, figure, threshold, expected] = row.as_slice() else {
@@ -86,12 +135,28 @@ pub(crate) fn read(path: &Path) -> Result<Prereg> {
     });
     let predictions: Vec<Prediction> = predictions.collect::<Result<_>>()?;
     ensure!(!predictions.is_empty(), "{} predicts nothing", path.display());
-    Ok(Prereg { digest: digest::hex(text.as_bytes()), predictions })
+    Ok(Prereg { digest: digest::hex(text.as_bytes()), predictions, plans: plans(&tables) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_plan_of_each_setting_is_found() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../results/PREREG.md");
+        let prereg = read(&path).expect("the predictions are there");
+        let planned = |arm, setting| prereg.planned(arm, setting).map(|(limits, n)| (limits.join(" "), n));
+        let grid = "100m 200m 400m 800m 1600m unlimited".to_owned();
+        assert_eq!(planned("grid", "nested"), Some((grid.clone(), 400)));
+        assert_eq!(planned("guest-6.1", "nested"), Some((grid, 40)));
+        assert_eq!(planned("gap", "10s"), Some(("100m".to_owned(), 20)));
+        assert_eq!(planned("phase", "flat"), Some(("100m 200m 400m".to_owned(), 100)));
+        assert_eq!(planned("fanout", "whole-8-1s"), Some(("800m 1600m".to_owned(), 20)));
+        assert_eq!(planned("burst", "40ms"), Some(("400m".to_owned(), 40)));
+        assert_eq!(planned("burst", "80ms"), None);
+        assert_eq!(planned("no such arm", "nested"), None);
+    }
 
     #[test]
     fn thresholds_are_read_with_their_side() {

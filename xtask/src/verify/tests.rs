@@ -164,3 +164,25 @@ fn a_shifted_switch_of_a_worker_shows_in_its_request() {
     let findings = copy.findings();
     assert!(findings.iter().any(|finding| finding.contains("on_cpu_ns")), "{findings:?}");
 }
+
+/// One digit of every committed file of the study, at a place that differs from file to file.
+#[test]
+fn a_digit_changed_in_any_committed_file_is_caught() {
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../results");
+    for arm in super::folders(&results).expect("the results can be read") {
+        let listed = digest::listed(&arm).expect("the arm has a list");
+        let files = digest::files(&arm).expect("the files can be listed");
+        assert_eq!(listed.len(), files.len(), "{}: files and list", arm.display());
+        for (number, file) in files.iter().enumerate() {
+            let bytes = fs::read(arm.join(file)).expect("the file can be read");
+            let stored = listed.get(file).unwrap_or_else(|| panic!("{} is not listed", file.display()));
+            assert_eq!(*stored, digest::hex(&bytes), "{}", file.display());
+            let digits: Vec<usize> =
+                bytes.iter().enumerate().filter(|(_, byte)| byte.is_ascii_digit()).map(|(at, _)| at).collect();
+            let at = digits[(number * 7_919) % digits.len()];
+            let mut changed = bytes;
+            changed[at] ^= 1;
+            assert_ne!(*stored, digest::hex(&changed), "{} at {at}", file.display());
+        }
+    }
+}
