@@ -7,6 +7,7 @@ use throttle_user::{
     event::{CgroupId, Era, Losses},
     report::command::{Shown, text},
     run::{
+        Kept,
         command::{CommandRun, CommandStatus, RawCommand, explain},
         derive::RawLimit,
         environment::Environment,
@@ -174,6 +175,7 @@ fn raw(container_throttled: u64) -> RawCommand {
                 clock,
                 ending: Ending::Complete,
             }),
+            kept: Kept::All,
         },
         started_ns: ms(1_030),
         ended_ns: ms(1_620),
@@ -215,7 +217,8 @@ Threads' time in ms, most throttled first
                          on  throttled  throttled     run
     tid command         CPU        own   ancestor   queue   blocked  unknown
       7 sh             58.0       50.0       80.0     5.0     395.0      2.0
-      8 ?              10.0        0.0       10.0     0.0       0.0      0.0
+      8 (exited)       10.0        0.0       10.0     0.0       0.0      0.0
+(exited): exited before it was named
 
 Periods of the container, ms: 4 counted, 2 with a quota out
                          CPU   quota out   threads held  idle CPU  level
@@ -225,6 +228,8 @@ Periods of the container, ms: 4 counted, 2 with a quota out
     170.0 [#####.....]  10.0     -    0.0    0.0    0.0       0.0
       ... 300.0 ms without use, not counted
     570.0 [#########.]  18.0     -    0.0   10.0    2.0       0.0 (not whole)
+  at: from the command's start to the period's. quota out at: from there until a
+  quota was out on some CPU (0.0: since before); for: how long it was
 
 Limit needed not to be throttled: 500m
   throttled time taken out, it would use up to 50.0 ms of CPU in any 100 ms
@@ -262,6 +267,33 @@ fn what_is_not_shown_is_counted() {
 fn names_of_another_pid_namespace_are_not_taken() {
     let run = explained(RawCommand { pid: 70, ..raw(50_000_000) });
     assert!(run.threads.iter().all(|row| row.comm.is_none()));
+    let said = text(&run, ALL);
+    assert!(said.contains("      8 ? ") && said.contains("not those of this pid namespace"), "{said}");
+}
+
+#[test]
+fn of_a_command_shorter_than_a_period_the_limit_has_no_percentage() {
+    let run = explained(RawCommand { ended_ns: ms(1_080), ..raw(50_000_000) });
+    assert_eq!(run.cpus_used_over_limit, None);
+    assert!(
+        text(&run, ALL).contains("0.400 CPUs on average, - % of the limit (under a period)"),
+        "{}",
+        text(&run, ALL)
+    );
+}
+
+#[test]
+fn where_more_events_came_than_may_be_kept_the_report_is_about_the_time_before() {
+    let mut raw = raw(50_000_000);
+    raw.limit.kept = Kept::Until { until: ms(1_325), more: Some(17) };
+    let run = explained(raw);
+    assert_eq!((run.wall_ns, run.observed_ns), (DurationNs::from_millis(590), DurationNs::from_millis(295)));
+    assert_eq!(run.threads.iter().map(|row| row.tid).collect::<Vec<_>>(), [7]);
+    let said = text(&run, ALL);
+    assert!(said.contains("exited with 3 after 0.590 s\nobserved for the first 0.295 s:"), "{said}");
+    assert!(said.contains("not compared:\n  17 events came after the last one that could be kept"), "{said}");
+    assert!(said.contains("44 % of the wall time"), "{said}");
+    assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
 }
 
 #[test]

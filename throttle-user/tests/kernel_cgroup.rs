@@ -99,12 +99,12 @@ fn kernel_a_spinner_under_a_nested_limit_is_throttled_and_counted_and_then_all_i
     let mut child = spinner(&container);
     until("five throttled periods", || nr_throttled(&container) + nr_throttled(&pod) >= 5);
     assert_eq!(container.threads().expect("read").ids, [child.id()]);
-    let busy = wait_quiet(&[&container, &pod], Duration::ZERO).expect("read");
+    let busy = wait_quiet(&[&container, &pod], Duration::ZERO, || false).expect("read");
     assert!(matches!(&busy, Quietness::StillBusy { groups } if groups.len() == 2), "{busy:?}");
 
     child.kill().expect("killed");
     child.wait().expect("reaped");
-    let quiet = wait_quiet(&[&container, &pod], DEADLINE).expect("read");
+    let quiet = wait_quiet(&[&container, &pod], DEADLINE, || false).expect("read");
     assert!(matches!(quiet, Quietness::Quiet { .. }), "{quiet:?}");
 
     let after = [counters(&container), counters(&pod)];

@@ -278,6 +278,57 @@ fn kernel_a_signal_is_the_commands_and_the_report_is_made() {
 }
 
 #[test]
+fn kernel_a_signal_before_the_command_starts_ends_with_130_and_a_word() {
+    let _turn = one_at_a_time();
+    let child = throttle(&["--limit", "200m"], &["sleep", "1000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let pid = child.id();
+    // From here on the timers must rest for four periods before the command starts.
+    until("its cgroups", || !groups_of(pid).is_empty());
+    signal(&child, Signal::SIGINT);
+    let output = child.wait_with_output().expect("ends");
+    assert_eq!(code(&output), 130, "{}", said(&output));
+    assert!(said(&output).contains("interrupted by SIGINT before the command was started"), "{}", said(&output));
+    assert_eq!(groups_of(pid), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn kernel_events_beyond_the_most_are_counted_and_the_report_says_until_when_it_goes() {
+    let _turn = one_at_a_time();
+    let script = "for i in 1 2 3 4 5 6 7 8; do sleep 0.02; done";
+    let (output, run, json) = explained(&["--limit", "400m", "--max-events", "40"], &["sh", "-c", script]);
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    assert!(run.observed_ns < run.wall_ns, "{}", said(&output));
+    assert_eq!(json["agreement"]["verdict"], "not_compared");
+    assert!(said(&output).contains("observed for the first"), "{}", said(&output));
+    assert!(said(&output).contains("events came after the last one that could be kept"), "{}", said(&output));
+}
+
+#[test]
+fn kernel_threads_have_the_names_of_the_programs_they_became() {
+    let _turn = one_at_a_time();
+    let (output, run, _) = explained(&["--limit", "800m"], &["sh", "-c", "sleep 0.3 & sleep 0.3; wait"]);
+    let mut names: Vec<_> = run.threads.iter().map(|row| row.comm.as_deref()).collect();
+    names.sort_unstable();
+    assert_eq!(names, [Some("sh"), Some("sleep"), Some("sleep")], "{}", said(&output));
+    // Over before anybody could ask, but its name is there until it is waited for.
+    let (output, run, _) = explained(&["--limit", "800m"], &["true"]);
+    assert_eq!(run.threads[0].comm.as_deref(), Some("true"), "{}", said(&output));
+}
+
+#[test]
+fn kernel_a_run_inside_a_run_is_refused_with_the_reason() {
+    let _turn = one_at_a_time();
+    let inner = [env!("CARGO_BIN_EXE_throttle"), "run", "--limit", "200m", "--", "echo", "ran"];
+    let output = finished(&["--limit", "800m"], &inner);
+    assert_eq!((code(&output), output.stdout.as_slice()), (2, &b""[..]), "{}", said(&output));
+    assert!(said(&output).contains("observes: groups made here would be out of its sight"), "{}", said(&output));
+}
+
+#[test]
 fn kernel_bad_usage_ends_with_2_before_the_command_runs() {
     let _turn = one_at_a_time();
     for flags in [

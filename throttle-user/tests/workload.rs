@@ -163,6 +163,38 @@ async fn shutdown_answers_what_was_accepted_first() {
 }
 
 #[tokio::test]
+async fn shutdown_does_not_wait_for_a_client_that_has_sent_half_a_head() {
+    let server = start(1).await;
+    let mut slow = TcpStream::connect(server.address).await.expect("connects");
+    slow.write_all(b"GET /burn HTTP/1.1\r\nHost: a\r\nX-Half:").await.expect("sends");
+    // The server has the connection once it answers one that came after it.
+    assert_eq!(get(server.address, "/healthz").await.0, 200);
+    server.stop.send(()).expect("the server still runs");
+    server.served.await.expect("no panic").expect("a clean end");
+    // Still open on this side: it was not the client that gave up.
+    slow.writable().await.expect("open");
+}
+
+#[tokio::test]
+async fn a_body_and_an_endless_head_are_refused_and_the_server_goes_on() {
+    let server = start(1).await;
+    let answer = |request: Vec<u8>| async move {
+        let mut stream = TcpStream::connect(server.address).await.expect("connects");
+        // The server may close before it has read everything.
+        let _ = stream.write_all(&request).await;
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let body = answer(b"GET /burn HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello".to_vec()).await;
+    assert!(body.starts_with("HTTP/1.1 413 ") && body.contains("no body"), "{body}");
+    let endless = [b"GET /burn HTTP/1.1\r\nHost: a\r\nX-Long: ".to_vec(), vec![b'x'; 1 << 20]].concat();
+    let head = answer(endless).await;
+    assert!(head.is_empty() || head.starts_with("HTTP/1.1 431 "), "{head}");
+    assert_eq!(get(server.address, "/healthz").await.0, 200);
+}
+
+#[tokio::test]
 async fn a_taken_address_and_impossible_defaults_are_refused_by_name() {
     let server = start(1).await;
     let taken = ServerOptions { listen: server.address, ..options(1) };

@@ -6,6 +6,8 @@
 #[cfg(test)]
 mod properties;
 
+use std::{iter::Sum, ops::Add};
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -61,6 +63,37 @@ impl Shares {
     #[must_use]
     pub fn throttled(&self) -> DurationNs {
         self.throttled_own_ns + self.throttled_ancestor_ns
+    }
+}
+
+impl Add for Shares {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        let Self {
+            on_cpu_ns,
+            throttled_own_ns,
+            throttled_ancestor_ns,
+            runqueue_ns,
+            blocked_ns,
+            unknown_ns,
+            uncharged_ns,
+        } = other;
+        Self {
+            on_cpu_ns: self.on_cpu_ns + on_cpu_ns,
+            throttled_own_ns: self.throttled_own_ns + throttled_own_ns,
+            throttled_ancestor_ns: self.throttled_ancestor_ns + throttled_ancestor_ns,
+            runqueue_ns: self.runqueue_ns + runqueue_ns,
+            blocked_ns: self.blocked_ns + blocked_ns,
+            unknown_ns: self.unknown_ns + unknown_ns,
+            uncharged_ns: self.uncharged_ns + uncharged_ns,
+        }
+    }
+}
+
+impl Sum for Shares {
+    fn sum<I: Iterator<Item = Self>>(shares: I) -> Self {
+        shares.fold(Self::default(), Add::add)
     }
 }
 

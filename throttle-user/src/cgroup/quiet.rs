@@ -38,11 +38,11 @@ pub struct Busy {
     pub at_end: u64,
 }
 
-/// Waits until the timers of `groups` have stopped, at most `deadline`.
+/// Waits until the timers of `groups` have stopped, at most `deadline`, and not once `give_up` says so.
 ///
 /// # Errors
 /// [`GroupError`] when a group is gone or unreadable.
-pub fn wait_quiet(groups: &[&Group], deadline: Duration) -> Result<Quietness, GroupError> {
+pub fn wait_quiet(groups: &[&Group], deadline: Duration, give_up: impl Fn() -> bool) -> Result<Quietness, GroupError> {
     let mut longest_us = 0;
     for group in groups {
         // Also without a quota: the timer of a quota lifted a moment ago fires once more.
@@ -56,7 +56,7 @@ pub fn wait_quiet(groups: &[&Group], deadline: Duration) -> Result<Quietness, Gr
         if watch.is_quiet(now) {
             return Ok(Quietness::Quiet { waited: now.since(started) });
         }
-        if u128::from(now.since(started).0) >= deadline.as_nanos() {
+        if u128::from(now.since(started).0) >= deadline.as_nanos() || give_up() {
             return Ok(Quietness::StillBusy { groups: watch.busy(now, groups) });
         }
         sleep(Duration::from_micros((longest_us / 4).clamp(1_000, 25_000)));

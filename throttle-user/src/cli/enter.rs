@@ -21,6 +21,9 @@ use crate::workload::join_cgroup;
 
 /// Joined: the first byte it says.
 pub(super) const INSIDE: u8 = b'+';
+/// Its name until it has become the command. exec closes the pipes before it gives the new name (`begin_new_exec`, fs/exec.c),
+/// so their end does not say that the name is the command's.
+pub(super) const NAME: &str = "throttle-enter";
 
 /// Join a cgroup, wait for a word, become a command. A part of `throttle run`.
 #[derive(Debug, Args)]
@@ -43,6 +46,8 @@ pub(super) struct EnterArgs {
 pub(super) fn run(args: &EnterArgs) -> Verdict {
     let mut go = own(args.go, OpenOptions::new().read(true)).or_exit(Exit::BadInput)?;
     let mut say = own(args.say, OpenOptions::new().write(true)).or_exit(Exit::BadInput)?;
+    // Without it only a name may be missing from the report.
+    let _ = std::fs::write("/proc/self/comm", NAME);
     let joined = join_cgroup(&args.cgroup);
     let word = match &joined {
         Ok(()) => say.write_all(&[INSIDE]),

@@ -3,6 +3,10 @@
 use std::fmt;
 use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
 
 /// The exit codes, a contract with scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +95,8 @@ pub(super) fn conclude(verdict: Verdict) -> ExitCode {
         Ok(exit) => exit,
         Err(Failure::StdoutClosed) => Exit::Done,
         Err(Failure::Told { exit, error }) => {
-            tell(format_args!("throttle: {}", told(&error)));
+            let text = told(&error);
+            tell(format_args!("throttle: {text}{}", remedy(&text)));
             exit
         }
     };
@@ -113,6 +118,33 @@ fn told(error: &anyhow::Error) -> String {
     })
 }
 
+/// What to do about a limit of the process that may strike anywhere, by the text of the system's error.
+fn remedy(text: &str) -> &'static str {
+    let is = |errno: Errno| text.contains(&format!("(os error {})", errno as i32));
+    if text.contains("ulimit") {
+        ""
+    } else if is(Errno::EMFILE) {
+        "; raise this process's limit on open files (ulimit -n): 64 are enough for most runs"
+    } else if is(Errno::ENFILE) {
+        "; the whole machine's limit on open files is reached (sysctl fs.file-max)"
+    } else {
+        ""
+    }
+}
+
+/// Whether an error is the limit on open files, of this process or of the machine.
+pub(super) fn is_out_of_files(error: &io::Error) -> bool {
+    error.raw_os_error().is_some_and(|code| code == Errno::EMFILE as i32 || code == Errno::ENFILE as i32)
+}
+
+/// Lets a write beyond the limit on file sizes (`ulimit -f`) fail with EFBIG, which is then told as any full disk is: the
+/// signal for it would end the process on the spot. Not ignored but caught, so that commands started for the user have the
+/// signal as it was.
+pub(super) fn outlive_large_files() {
+    // Refused only for signals that cannot be caught, which this one can.
+    let _ = signal_hook::flag::register(Signal::SIGXFSZ as i32, Arc::default());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,6 +155,15 @@ mod tests {
         assert_eq!(told(&error), "cannot write a.hlog: disk full");
         let error = anyhow::Error::new(io::Error::other("disk full")).context("cannot write a.hlog");
         assert_eq!(told(&error), "cannot write a.hlog: disk full");
+    }
+
+    #[test]
+    fn running_out_of_open_files_names_the_limit() {
+        let error =
+            anyhow::Error::new(io::Error::from_raw_os_error(Errno::EMFILE as i32)).context("cannot make a pipe");
+        assert!(remedy(&told(&error)).contains("ulimit -n"));
+        assert_eq!(remedy("timerfd: Too many open files (os error 24). Check (ulimit -n)"), "");
+        assert_eq!(remedy("cannot read x: No such file or directory (os error 2)"), "");
     }
 
     #[test]

@@ -15,6 +15,8 @@ use crate::time::{DurationNs, MonoNs, now};
 
 /// Signals this close together are one wish.
 const TOGETHER: DurationNs = DurationNs::from_millis(500);
+/// How long after it what is measured may still come to rest.
+const PATIENCE: DurationNs = DurationNs::from_millis(2_000);
 
 /// Whether the user wants an end. Clones share the answer.
 #[derive(Clone, Debug, Default)]
@@ -42,15 +44,17 @@ impl Interrupt {
     }
 
     fn ask(&self) {
+        let came = now();
+        // Before `asked`, so that whoever sees that it was asked sees when.
+        let _ = self.first.compare_exchange(0, came.0, Ordering::AcqRel, Ordering::Acquire);
         if self.asked.swap(true, Ordering::AcqRel) {
             // timeout(1) signals a process and then its group: one wish, two signals.
-            if now().since(MonoNs(self.first.load(Ordering::Acquire))) < TOGETHER {
+            if came.since(MonoNs(self.first.load(Ordering::Acquire))) < TOGETHER {
                 return;
             }
             tell(format_args!("throttle: ended at once; the next start removes the cgroups left behind"));
             std::process::exit(i32::from(Exit::Interrupted.code()));
         }
-        self.first.store(now().0, Ordering::Release);
         tell(format_args!("throttle: interrupted: keeping what was measured and cleaning up (again: end at once)"));
         self.wake.notify_waiters();
     }
@@ -58,6 +62,11 @@ impl Interrupt {
     /// Whether a signal came.
     pub(super) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire)
+    }
+
+    /// Whether a signal came so long ago that nothing is worth waiting for.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.is_asked() && now().since(MonoNs(self.first.load(Ordering::Acquire))) > PATIENCE
     }
 
     /// Waits for a signal; returns at once if one came already.

@@ -7,6 +7,7 @@ mod args;
 mod enter;
 mod exit;
 mod interrupt;
+mod limited;
 mod load;
 mod recording;
 mod report;
@@ -46,6 +47,7 @@ enum Verb {
 /// Runs the program: parses the arguments, calls the verb, tells how it ended.
 #[must_use]
 pub fn main() -> ExitCode {
+    exit::outlive_large_files();
     let verdict = match Cli::parse().verb {
         Verb::Sweep(args) => sweep::run(&args),
         Verb::Run(args) => run::run(&args),

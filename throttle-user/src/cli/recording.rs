@@ -1,6 +1,7 @@
 //! An observer whose events are kept: in memory for what follows, and in a run's folder if there is one.
 
 use std::{
+    collections::HashSet,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -9,24 +10,42 @@ use crate::{
     cgroup::{Counters, GroupError, Hierarchy, Quietness, Quota, Scratch, tree, wait_quiet},
     event::{CgroupId, Event, Losses, What},
     probe::{Detail, KernelLayout, Observer, ObserverPlan, ProbeError, observer::RING_BYTES},
-    run::{
-        record::LevelReading,
-        store::{EventWriter, StoreError},
-    },
+    run::{EventWriter, Kept, StoreError, record::LevelReading},
 };
 
 /// What the reader's thread leaves for the others.
 #[derive(Default)]
-struct Kept {
+struct Sink {
     events: Vec<Event>,
+    /// Events that came when there were as many as may be kept.
+    more: u64,
     writer: Option<EventWriter>,
     failed: Option<StoreError>,
+}
+
+/// Where events go besides memory, and how many may be in it.
+pub(super) struct Keeping {
+    /// Most events kept; those after them are counted.
+    pub(super) most: usize,
+    /// Writes them to the run's folder.
+    pub(super) writer: Option<EventWriter>,
+    /// Told of every task when it is first seen, and when it is new.
+    pub(super) on_task: Box<dyn FnMut(u32) + Send>,
+}
+
+/// What a recording came to.
+pub(super) struct Recorded {
+    pub(super) events: Vec<Event>,
+    pub(super) kept: Kept,
+    pub(super) losses: Losses,
+    /// Why not all events were written, where there was a writer.
+    pub(super) failed: Option<StoreError>,
 }
 
 /// A running observer and what it saw so far.
 pub(super) struct Recording {
     observer: Observer,
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<Sink>>,
 }
 
 /// What to observe.
@@ -66,14 +85,15 @@ impl Scope {
 }
 
 impl Recording {
-    /// Loads and attaches a probe; every event is kept, and written if there is a writer.
+    /// Loads and attaches a probe whose events are kept.
     pub(super) fn start(
         scope: &Scope,
         kernel: &KernelLayout,
         unlimited: bool,
         log: bool,
-        writer: Option<EventWriter>,
+        keeping: Keeping,
     ) -> Result<Self, ProbeError> {
+        let Keeping { most, writer, mut on_task } = keeping;
         let wanted = |ids: &[CgroupId], detail| ids.iter().map(|&id| (id, detail)).collect::<Vec<_>>();
         let plan = ObserverPlan {
             groups: [wanted(&scope.tasks, Detail::Tasks), wanted(&scope.edges, Detail::Edges)].concat(),
@@ -83,15 +103,25 @@ impl Recording {
             ring_bytes: RING_BYTES,
             log,
         };
-        let kept = Arc::new(Mutex::new(Kept { writer, ..Kept::default() }));
+        let kept = Arc::new(Mutex::new(Sink { writer, ..Sink::default() }));
         let sink = Arc::clone(&kept);
+        let mut known = HashSet::new();
         let observer = Observer::start(&plan, kernel, move |event| {
+            for (task, is_new) in tasks(&event.what) {
+                if known.insert(task) || is_new {
+                    on_task(task);
+                }
+            }
             let mut kept = sink.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(error) = kept.writer.as_mut().and_then(|writer| writer.write(&event).err()) {
                 kept.failed.get_or_insert(error);
                 kept.writer = None;
             }
-            kept.events.push(event);
+            if kept.events.len() < most {
+                kept.events.push(event);
+            } else {
+                kept.more += 1;
+            }
         })?;
         Ok(Self { observer, kept })
     }
@@ -115,24 +145,41 @@ impl Recording {
     }
 
     /// Reads what is left and detaches.
-    pub(super) fn stop(self) -> Result<(Vec<Event>, Losses, Option<StoreError>), ProbeError> {
+    pub(super) fn stop(self) -> Result<Recorded, ProbeError> {
         let Self { observer, kept } = self;
         let losses = observer.stop()?;
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let finished = kept.writer.take().map_or(Ok(()), |mut writer| writer.finish());
-        let failed = kept.failed.take().or(finished.err());
-        Ok((std::mem::take(&mut kept.events), losses, failed))
+        let mut guard = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let Sink { events, more, writer, failed } = std::mem::take(&mut *guard);
+        let finished = writer.map_or(Ok(()), |mut writer| writer.finish());
+        let kept = match (more, events.iter().map(|event| event.at).max()) {
+            (0, _) => Kept::All,
+            (_, None) => Kept::None,
+            (more, Some(until)) => Kept::Until { until, more: Some(more) },
+        };
+        Ok(Recorded { events, kept, losses, failed: failed.or(finished.err()) })
     }
+}
+
+/// Tasks an event names on a CPU or in a queue, and whether they were just made.
+fn tasks(what: &What) -> impl Iterator<Item = (u32, bool)> {
+    let (first, second) = match what {
+        What::Switch { prev, next, .. } => {
+            (prev.map(|side| (side.thread, false)), next.map(|side| (side.thread, false)))
+        }
+        What::Wakeup { task, new, .. } => (Some((task.thread, *new)), None),
+        _ => (None, None),
+    };
+    [first, second].into_iter().flatten()
 }
 
 /// Longest wait for the period timers to stop: they need two periods of at most a second after the last activity, and a
 /// group with debt pays it back first.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// Waits until the period timers of a scratch tree have stopped; `false` = they had not within 15 s.
-pub(super) fn wait_until_quiet(scratch: &Scratch) -> Result<bool, GroupError> {
+/// Waits until the period timers of a scratch tree have stopped; `false` = they had not within 15 s, or until `give_up`.
+pub(super) fn wait_until_quiet(scratch: &Scratch, give_up: impl Fn() -> bool) -> Result<bool, GroupError> {
     let groups: Vec<_> = [Some(scratch.container()), scratch.pod()].into_iter().flatten().collect();
-    Ok(matches!(wait_quiet(&groups, QUIET)?, Quietness::Quiet { .. }))
+    Ok(matches!(wait_quiet(&groups, QUIET, give_up)?, Quietness::Quiet { .. }))
 }
 
 /// Reads the counters of every level, leaf first.

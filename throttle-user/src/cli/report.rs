@@ -10,7 +10,7 @@ use crate::{
     report::{figures, markdown, table},
     run::{
         Head, RunDir, StoreError,
-        derive::{Derived, derive, limits},
+        derive::{Derived, RawLimit, derive},
         summary::{RunSummary, summarise},
     },
 };
@@ -24,7 +24,11 @@ const REPORT: &str = "report.md";
 
 /// Derive a run's lines, summary and report again from its raw files, and print the table.
 ///
-/// Needs no root and no particular kernel. Also makes the derived files of a run that was killed.
+/// Needs no root and no particular kernel. Also makes the derived files of a run that was killed. A record that was changed
+/// after the run is refused.
+///
+/// Exit code: 0 the whole plan was done and all is right; 1 not all of it (the lines below the table say what); 2 no
+/// run, or its files were changed; 4 the table is right, but the derived files cannot be written.
 #[derive(Debug, Args)]
 pub(super) struct ReportArgs {
     /// Folder of the run.
@@ -47,21 +51,23 @@ pub(super) fn run(args: &ReportArgs) -> Verdict {
     }
     write_lines(&dir, &derived).or_exit(Exit::BrokeOff)?;
     write_derived(&head, &dir, &summary, &derived).or_exit(Exit::BrokeOff)?;
-    Ok(Exit::Done)
+    Ok(if summary.is_right() { Exit::Done } else { Exit::NotRight })
 }
 
 /// Derives every limit of a run from its raw files.
 fn rederive(dir: &RunDir, head: &Head) -> Result<Vec<Derived>, StoreError> {
-    limits(dir.read_record()?).iter().map(|raw| Ok(derive(head, raw, dir.read_events(raw.begin.limit)?))).collect()
+    let of_limit = |mut raw: RawLimit| {
+        let (events, kept) = dir.read_events(raw.begin.limit)?;
+        raw.kept = kept;
+        Ok(derive(head, &raw, events))
+    };
+    dir.read_record(head)?.into_iter().map(of_limit).collect()
 }
 
+/// Each file at once, so that the former ones stay where the new ones have no room.
 fn write_lines(dir: &RunDir, derived: &[Derived]) -> Result<(), StoreError> {
-    let (mut runs, mut periods) = (dir.derived(RUNS)?, dir.derived(PERIODS)?);
-    for derived in derived {
-        derived.lines.iter().try_for_each(|line| runs.write(line))?;
-        derived.periods.iter().try_for_each(|line| periods.write(line))?;
-    }
-    Ok(())
+    dir.write_lines(RUNS, derived.iter().flat_map(|derived| &derived.lines))?;
+    dir.write_lines(PERIODS, derived.iter().flat_map(|derived| &derived.periods))
 }
 
 /// Writes `summary.json`, `report.md` and the figures.

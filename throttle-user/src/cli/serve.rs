@@ -15,14 +15,16 @@ use super::exit::{Exit, Failure, OrExit as _, Verdict, print, tell};
 use crate::request::FanOut;
 use crate::time::DurationNs;
 use crate::workload::{
-    BurnDefaults, Burner, ConfineError, Server, ServerError, ServerOptions, WORK_MAX, WORK_MIN, join_cgroup,
+    BurnDefaults, Burner, ConfineError, Server, ServerError, ServerOptions, WORK_MAX, WORK_MIN, WORKERS_MAX,
+    join_cgroup,
 };
 
 /// Serve requests that burn a stated amount of CPU time each.
 ///
 /// GET /burn?work_ms=60&threads=1&mode=split burns, and answers with monotonic stamps, thread ids and CPU time used;
 /// GET /healthz and GET /info say that and how it runs. The first line on stdout is `listening http://ADDRESS:PORT`.
-/// SIGTERM or SIGINT answers what was accepted and ends with 0; a second one ends at once.
+/// SIGTERM or SIGINT answers what was accepted and ends with 0: connections without a request at work have 2 s. A second
+/// one ends at once. A request has no body, and a head of at most some 400 KiB.
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     /// Address and port to listen on; port 0 takes any free one.
@@ -30,8 +32,8 @@ pub(super) struct ServeArgs {
     listen: SocketAddr,
     /// Worker threads, started once. A fixed number, not derived from the CPUs: the kernel's answer to how many there
     /// are depends on the limit under study.
-    #[arg(long, default_value = "4", value_name = "N")]
-    workers: NonZeroU32,
+    #[arg(long, default_value = "4", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(WORKERS_MAX)))]
+    workers: u32,
     /// CPU time of a request that does not say.
     #[arg(long, default_value = "60ms", value_parser = work, value_name = "TIME")]
     work: DurationNs,
@@ -67,7 +69,7 @@ pub(super) fn run(args: &ServeArgs) -> Verdict {
 
 async fn serve(args: &ServeArgs, burner: Burner) -> Verdict {
     let defaults = BurnDefaults { work_ns: args.work, threads: args.threads.get(), fan_out: args.mode };
-    let options = ServerOptions { listen: args.listen, workers: args.workers.get(), defaults };
+    let options = ServerOptions { listen: args.listen, workers: args.workers, defaults };
     let stop = StopSignals::new().or_exit(Exit::CannotRun)?;
     let server = Server::bind(&options, burner).await.map_err(|error| {
         let exit = match error {

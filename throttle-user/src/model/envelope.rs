@@ -65,20 +65,14 @@ struct Account {
 
 impl Account {
     fn new(level: &Window, slack: &Slack, side: Side) -> Self {
-        let quota = signed(level.bandwidth.quota());
+        let (quota, burst) = (signed(level.bandwidth.quota()), signed(level.bandwidth.burst()));
+        let full = quota + burst;
         let (latest, width) = (signed(level.latest), signed(level.width));
         let (granted, first) = match side {
-            Side::Earliest => (quota + signed(slack.leftover), latest - width),
-            Side::Latest => ((quota - signed(slack.spent)).max(0), latest),
+            Side::Earliest => (full + signed(slack.leftover), latest - width),
+            Side::Latest => ((full - signed(slack.spent)).max(0), latest),
         };
-        Self {
-            quota,
-            period: signed(level.bandwidth.period()),
-            burst: signed(level.bandwidth.burst()),
-            width,
-            granted,
-            refill_at: first,
-        }
+        Self { quota, period: signed(level.bandwidth.period()), burst, width, granted, refill_at: first }
     }
 
     /// A refill: one quota more, but the global pool never above quota + burst, and in the local pool somewhere between
@@ -169,6 +163,16 @@ mod tests {
         let work = DurationNs::from_millis(20);
         assert_eq!(earliest_finish(work, &levels, &NOTHING), DurationNs::from_millis(20));
         assert_eq!(earliest_finish(DurationNs::from_millis(25), &levels, &NOTHING), DurationNs::from_millis(100));
+    }
+
+    #[test]
+    fn a_burst_saved_before_the_start_is_there_at_the_start() {
+        let plain = level(10, 30, 0);
+        let ms = DurationNs::from_millis;
+        let levels = [Window { bandwidth: plain.bandwidth.with_burst(ms(5)).expect("at most the quota"), ..plain }];
+        // 15 ms at once, 10 from the refill at 30 on.
+        assert_eq!(earliest_finish(ms(25), &levels, &NOTHING), ms(40));
+        assert_eq!(latest_finish(ms(25), &levels, &NOTHING), ms(40));
     }
 
     #[test]

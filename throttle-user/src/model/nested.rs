@@ -25,10 +25,11 @@ pub struct Level {
 }
 
 impl Level {
-    /// A level that was idle for a period or more: a full pool, nothing held locally.
+    /// A level that nobody used for a period, or with a burst for two: a pool as full as it gets, nothing held locally. A level
+    /// that is left alone is refilled twice before its timer stops, whatever it has (`do_sched_cfs_period_timer`).
     #[must_use]
     pub fn full(bandwidth: Bandwidth, to_refill: DurationNs) -> Self {
-        Self { bandwidth, to_refill, pool: bandwidth.quota(), leftover: DurationNs::ZERO }
+        Self { bandwidth, to_refill, pool: bandwidth.quota() + bandwidth.burst(), leftover: DurationNs::ZERO }
     }
 }
 

@@ -26,7 +26,7 @@ pub struct Measured {
     pub levels: Vec<LevelAtStart>,
 }
 
-/// A limited level as it was when the request started; its group had been idle for a period.
+/// A limited level as it was when the request started; its group had been idle for a period, or with a burst for two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelAtStart {
     /// Its quota, period and burst.
@@ -209,7 +209,7 @@ fn outcomes(request: &Measured, unknowns: &Unknowns) -> Vec<DurationNs> {
                         Some(nominal) => DurationNs(nominal.0.saturating_sub(waited_before.0)),
                         None => part_of(level.bandwidth.period()),
                     },
-                    pool: DurationNs(level.bandwidth.quota().0.saturating_sub(part_of(unknowns.spent).0)),
+                    pool: (level.bandwidth.quota() + level.bandwidth.burst()).saturating_sub(part_of(unknowns.spent)),
                     leftover: part_of(unknowns.leftover),
                 })
                 .collect();

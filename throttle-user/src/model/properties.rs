@@ -126,7 +126,7 @@ proptest! {
                 bandwidth: *bandwidth,
                 // What the thread waited before a refill is cut out of its own time.
                 to_refill: DurationNs(nominal.0.saturating_sub(part(waited, hidden.waited_before_refill).0)),
-                pool: bandwidth.quota() - part(unknowns.spent, hidden.spent),
+                pool: bandwidth.quota() + bandwidth.burst() - part(unknowns.spent, hidden.spent),
                 leftover: part(unknowns.leftover, hidden.leftover),
             }
         }).collect();

@@ -7,7 +7,7 @@ use crate::{
     cgroup::{LevelName, MIN_MILLICPU, Nesting},
     run::{
         agree::Agreement,
-        command::{CommandRun, CommandStatus, ThreadRow},
+        command::{CommandRun, CommandStatus},
         need::Need,
         record::Ending,
     },
@@ -37,7 +37,7 @@ fn write(out: &mut String, run: &CommandRun, shown: Shown) -> Result {
     out.push('\n');
     totals(out, run)?;
     out.push('\n');
-    threads(out, &run.threads, shown.threads)?;
+    threads(out, run, shown.threads)?;
     if run.quota_us.is_some() {
         out.push('\n');
         periods::write(out, run, shown.periods)?;
@@ -67,7 +67,16 @@ fn head(out: &mut String, run: &CommandRun) -> Result {
         CommandStatus::Exited { code } => write!(out, "exited with {code}")?,
         CommandStatus::Killed { signal } => write!(out, "killed by {}", signal_name(signal))?,
     }
-    writeln!(out, " after {:.3} s", run.wall_ns.as_millis_f64() / 1e3)?;
+    let seconds = |length: DurationNs| length.as_millis_f64() / 1e3;
+    writeln!(out, " after {:.3} s", seconds(run.wall_ns))?;
+    if run.observed_ns < run.wall_ns {
+        writeln!(
+            out,
+            "observed for the first {:.3} s: then there were as many events as --max-events",
+            seconds(run.observed_ns)
+        )?;
+        writeln!(out, "allows; what follows is about that time alone")?;
+    }
     if run.killed > 0 {
         let (what, them) = if run.killed == 1 { ("process", "it was") } else { ("processes", "they were") };
         writeln!(out, "{} {what} of it still ran when its main process ended; {them} killed", run.killed)?;
@@ -79,8 +88,11 @@ fn head(out: &mut String, run: &CommandRun) -> Result {
 }
 
 fn totals(out: &mut String, run: &CommandRun) -> Result {
-    let over =
-        run.cpus_used_over_limit.map_or_else(String::new, |ratio| format!(", {:.0} % of the limit", ratio * 100.0));
+    let over = match run.cpus_used_over_limit {
+        Some(ratio) => format!(", {:.0} % of the limit", ratio * 100.0),
+        None if run.quota_us.is_some() => ", - % of the limit (under a period)".to_owned(),
+        None => String::new(),
+    };
     line(out, "CPU used", run.shares.on_cpu_ns, &format!("{:.3} CPUs on average{over}", run.cpus_used))?;
     if run.quota_us.is_some() || !run.limits_above.is_empty() {
         throttled(out, run)?;
@@ -96,7 +108,7 @@ fn totals(out: &mut String, run: &CommandRun) -> Result {
 }
 
 fn throttled(out: &mut String, run: &CommandRun) -> Result {
-    let wall = percent(run.throttled_wall_ns, run.wall_ns);
+    let wall = percent(run.throttled_wall_ns, run.observed_ns);
     line(out, "throttled", run.throttled_wall_ns, &format!("{wall} of the wall time: a limit held some thread"))?;
     if run.throttled_wall_ns == DurationNs::ZERO {
         return Ok(());
@@ -104,8 +116,11 @@ fn throttled(out: &mut String, run: &CommandRun) -> Result {
     let full = percent(run.fully_throttled_ns, run.throttled_wall_ns);
     line(out, "  fully", run.fully_throttled_ns, &format!("{full} of that: no thread ran meanwhile"))?;
     for level in &run.levels {
-        let own = level.observed.throttled_ns;
-        line(out, &format!("  by {}", level_name(Some(level.level))), own, "its quota was out; summed over CPUs")?;
+        let name = format!("  by {}", level_name(Some(level.level)));
+        match &level.observed {
+            Some(observed) => line(out, &name, observed.throttled_ns, "its quota was out; summed over CPUs")?,
+            None => writeln!(out, "{name:<18}{:>9}      not measured", "-")?,
+        }
     }
     let idle = run.node_idle_share.map_or_else(String::new, |share| format!("; CPUs {:.0} % idle", share * 100.0));
     match run.denied_idle_ns {
@@ -118,13 +133,15 @@ fn line(out: &mut String, name: &str, length: DurationNs, meaning: &str) -> Resu
     writeln!(out, "{name:<18}{:>9} ms   {meaning}", ms(length))
 }
 
-fn threads(out: &mut String, threads: &[ThreadRow], shown: usize) -> Result {
+fn threads(out: &mut String, run: &CommandRun, shown: usize) -> Result {
+    let threads = &run.threads;
+    let nameless = if run.names_known { "(exited)" } else { "?" };
     writeln!(out, "Threads' time in ms, most throttled first")?;
     writeln!(out, "                         on  throttled  throttled     run")?;
     writeln!(out, "    tid command         CPU        own   ancestor   queue   blocked  unknown")?;
     for row in threads.iter().take(shown) {
         let shares = &row.shares;
-        let comm = row.comm.as_deref().map_or_else(|| "?".to_owned(), printable);
+        let comm = row.comm.as_deref().map_or_else(|| nameless.to_owned(), printable);
         writeln!(
             out,
             "{:>7} {comm:<10.10} {:>8} {:>10} {:>10} {:>7} {:>9} {:>8}",
@@ -143,7 +160,11 @@ fn threads(out: &mut String, threads: &[ThreadRow], shown: usize) -> Result {
         let ran: DurationNs = rest.iter().map(|row| row.shares.on_cpu_ns).sum();
         writeln!(out, "    and {} more: on CPU {} ms, throttled {} ms together", rest.len(), ms(ran), ms(held))?;
     }
-    Ok(())
+    match threads.iter().take(shown).any(|row| row.comm.is_none()) {
+        true if run.names_known => writeln!(out, "(exited): exited before it was named"),
+        true => writeln!(out, "?: the kernel's thread ids are not those of this pid namespace"),
+        false => Ok(()),
+    }
 }
 
 fn need(out: &mut String, run: &CommandRun) -> Result {
@@ -158,15 +179,12 @@ fn need(out: &mut String, run: &CommandRun) -> Result {
         writeln!(out, "Limit needed not to be throttled: {to}m")?;
         writeln!(out, "  {as_if} up to {} ms of CPU in any {window}", ms(high.quota))?;
     } else {
-        let Need { apart, together } = need;
+        let Need { apart, together, unhindered } = need;
         writeln!(out, "Limit needed not to be throttled: from {from}m to {to}m, by who waited for whom")?;
         writeln!(out, "  {as_if} up to, in any {window}:")?;
-        writeln!(
-            out,
-            "  {} ms of CPU had no thread waited for another, {} ms had all",
-            ms(apart.quota),
-            ms(together.quota)
-        )?;
+        writeln!(out, "  {:>9} ms of CPU, had no thread waited for another", ms(apart.quota))?;
+        writeln!(out, "  {:>9} ms, had every thread waited for the others", ms(together.quota))?;
+        writeln!(out, "  {:>9} ms, had each of them also had a CPU at once", ms(unhindered.quota))?;
     }
     if let Some(caveat) = high.caveat {
         writeln!(
@@ -194,7 +212,7 @@ fn verdict(out: &mut String, run: &CommandRun) -> Result {
             writeln!(out, "Kernel's counters: differ")?;
             because.iter().try_for_each(|because| writeln!(out, "  {}", broken(because)))?;
         }
-        Agreement::NotCompared { because } => writeln!(out, "Kernel's counters: not compared: {because}")?,
+        Agreement::NotCompared { because } => writeln!(out, "Kernel's counters: not compared:\n  {because}")?,
     }
     match &run.ending {
         Ending::Complete | Ending::Interrupted => Ok(()),

@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_run_without_answers_has_no_pictures() {
-        let summary = RunSummary { schema: 1, quantile_definition: String::new(), limits: vec![] };
+        let summary = RunSummary { schema: 1, quantile_definition: String::new(), limits: vec![], not_run: vec![] };
         assert_eq!(all(&summary, &[]).expect("nothing to draw"), vec![]);
     }
 }

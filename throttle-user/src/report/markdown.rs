@@ -6,10 +6,7 @@ use super::table;
 use crate::{
     cgroup::{Nesting, Version},
     request::FanOut,
-    run::{
-        record::{Ending, Head},
-        summary::RunSummary,
-    },
+    run::{record::Head, summary::RunSummary},
 };
 
 /// Renders the report.
@@ -68,15 +65,6 @@ fn write_body(text: &mut String, head: &Head, summary: &RunSummary) -> std::fmt:
     text.push_str(&table::intervals(summary));
     for requirement in head.requirements.iter().filter(|requirement| !requirement.met) {
         writeln!(text, "- Requirement missed: {} (found: {}).", requirement.name, requirement.found)?;
-    }
-    for limit in &summary.limits {
-        match &limit.ending {
-            Ending::Complete => {}
-            Ending::Interrupted => writeln!(text, "- {}: interrupted after {} requests.", limit.limit, limit.n)?,
-            Ending::Broken { cause } => {
-                writeln!(text, "- {}: broke off after {} requests: {cause}.", limit.limit, limit.n)?;
-            }
-        }
     }
     text.push_str(
         "\nWall time is the server's own: first start to last finish of a request's workers. Throttled time per request is the \

@@ -35,7 +35,11 @@ pub(super) fn write(out: &mut String, run: &CommandRun, shown: usize) -> Result 
         line(out, run.started_ns, period)?;
         last = Some(period.period.end_ns);
     }
-    Ok(())
+    if run.periods.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "  at: from the command's start to the period's. quota out at: from there until a")?;
+    writeln!(out, "  quota was out on some CPU (0.0: since before); for: how long it was")
 }
 
 /// First half, what is left out, last half.

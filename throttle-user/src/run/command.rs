@@ -10,6 +10,7 @@ use super::{
     agree::{Agreement, Check},
     derive::{LevelLine, RawLimit, agreement, bracket, changed, checks, idle_while_held, level_line},
     environment::Environment,
+    ledger::Kept,
     need::Need,
     record::Ending,
 };
@@ -97,6 +98,8 @@ pub struct CommandRun {
     pub started_ns: MonoNs,
     /// From then until its main process had ended.
     pub wall_ns: DurationNs,
+    /// Of that, how much all that follows is about: less than the whole where more events came than may be kept.
+    pub observed_ns: DurationNs,
     /// The limit.
     pub limit: CpuLimit,
     /// Which groups had it.
@@ -113,7 +116,7 @@ pub struct CommandRun {
     pub environment: Environment,
     /// CPUs used on average.
     pub cpus_used: f64,
-    /// That over the limit; absent = no limit.
+    /// That over the limit; absent = no limit, or observed for less than a period, of which a whole quota may be used.
     pub cpus_used_over_limit: Option<f64>,
     /// Where the time of all threads went, summed over threads.
     #[serde(flatten)]
@@ -128,6 +131,8 @@ pub struct CommandRun {
     pub denied_idle_ns: Option<DurationNs>,
     /// What limit it would have needed; absent = nothing ran.
     pub need: Option<Need>,
+    /// Whether the kernel's thread ids are those of this pid namespace, so that names could be asked for.
+    pub names_known: bool,
     /// Every thread, most throttled first.
     pub threads: Vec<ThreadRow>,
     /// Every period of the container in which its timer ran, in order.
@@ -151,7 +156,7 @@ pub struct CommandRun {
 pub struct ThreadRow {
     /// Thread id.
     pub tid: u32,
-    /// Its name when last asked; absent = it was gone before, or the ids of this pid namespace are not the kernel's.
+    /// Its name when last asked; absent = it was gone before, or see [`CommandRun::names_known`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comm: Option<String>,
     /// From the command's start to the thread's first event.
@@ -197,7 +202,14 @@ pub fn derive(raw: RawCommand, events: Vec<Event>) -> CommandRun {
 /// Derives everything from a timeline.
 #[must_use]
 pub fn explain(raw: RawCommand, timeline: &Timeline, setting: &Setting) -> CommandRun {
-    let window = Span::new(raw.started_ns, raw.ended_ns);
+    let observed_until = match raw.limit.kept {
+        Kept::All => raw.ended_ns,
+        Kept::Until { until, .. } => until.max(raw.started_ns).min(raw.ended_ns),
+        Kept::None => raw.started_ns,
+    };
+    let window = Span::new(raw.started_ns, observed_until);
+    // Events carry ids of the root pid namespace. If the command's own is not among them, ours is another one.
+    let names_known = timeline.threads.contains_key(&raw.pid);
     let begin = &raw.limit.begin;
     let leaf = begin.levels.first().map_or(CgroupId(0), |level| level.cgroup_id);
     let activity = Activity::of(timeline, setting, leaf);
@@ -209,7 +221,7 @@ pub fn explain(raw: RawCommand, timeline: &Timeline, setting: &Setting) -> Comma
     let end = raw.limit.end.as_ref();
     let seen_lost: u64 = timeline.gaps.iter().map(|gap| u64::from(gap.lost)).sum();
     let lost_events = end.map_or(0, |end| end.losses.total()).max(seen_lost);
-    let threads = threads(&raw, timeline, setting, leaf, window);
+    let threads = threads(&raw, timeline, setting, leaf, window, names_known);
     let throttled_wall_ns = activity.held().total_within(window);
     let cpus_used = ratio(activity.used(window).0, window.length().0);
     CommandRun {
@@ -217,15 +229,17 @@ pub fn explain(raw: RawCommand, timeline: &Timeline, setting: &Setting) -> Comma
         status: raw.status,
         killed: raw.killed,
         started_ns: raw.started_ns,
-        wall_ns: window.length(),
+        wall_ns: raw.ended_ns.since(raw.started_ns),
+        observed_ns: window.length(),
+        names_known,
         limit: begin.limit,
         nesting: raw.nesting,
         quota_us: begin.bandwidth.quota.us(),
         period_us: begin.bandwidth.period_us,
         burst_us: begin.bandwidth.burst_us,
         cpus_used,
-        cpus_used_over_limit: begin.limit.cpus().map(|limit| cpus_used / limit),
-        shares: threads.iter().map(|thread| thread.shares).fold(Shares::default(), sum),
+        cpus_used_over_limit: begin.limit.cpus().filter(|_| window.length() >= period).map(|limit| cpus_used / limit),
+        shares: threads.iter().map(|thread| thread.shares).sum(),
         throttled_wall_ns,
         fully_throttled_ns: activity.fully_held(window),
         node_idle_share: idle_while_held(timeline, &activity, window)
@@ -256,10 +270,15 @@ pub fn explain(raw: RawCommand, timeline: &Timeline, setting: &Setting) -> Comma
     }
 }
 
-fn threads(raw: &RawCommand, timeline: &Timeline, setting: &Setting, leaf: CgroupId, window: Span) -> Vec<ThreadRow> {
+fn threads(
+    raw: &RawCommand,
+    timeline: &Timeline,
+    setting: &Setting,
+    leaf: CgroupId,
+    window: Span,
+    names_known: bool,
+) -> Vec<ThreadRow> {
     let attribution = Attribution::new(timeline, setting, &leaf);
-    // Events carry ids of the root pid namespace. If the command's own is not among them, ours is another one.
-    let named = timeline.threads.contains_key(&raw.pid);
     let mut rows: Vec<ThreadRow> = timeline
         .threads
         .iter()
@@ -272,7 +291,7 @@ fn threads(raw: &RawCommand, timeline: &Timeline, setting: &Setting, leaf: Cgrou
             let (shares, _) = attribution.tile(tid, life);
             Some(ThreadRow {
                 tid,
-                comm: raw.names.get(&tid).filter(|_| named).cloned(),
+                comm: raw.names.get(&tid).filter(|_| names_known).cloned(),
                 first_ns: life.start.since(window.start),
                 life_ns: life.length(),
                 shares,
@@ -334,27 +353,6 @@ fn levels_out(raw: &RawCommand, path: &[CgroupId], throttles: &[(CgroupId, Span)
         .collect();
     out.sort_by_key(|level| level.after_ns);
     out
-}
-
-fn sum(left: Shares, right: Shares) -> Shares {
-    let Shares {
-        on_cpu_ns,
-        throttled_own_ns,
-        throttled_ancestor_ns,
-        runqueue_ns,
-        blocked_ns,
-        unknown_ns,
-        uncharged_ns,
-    } = right;
-    Shares {
-        on_cpu_ns: left.on_cpu_ns + on_cpu_ns,
-        throttled_own_ns: left.throttled_own_ns + throttled_own_ns,
-        throttled_ancestor_ns: left.throttled_ancestor_ns + throttled_ancestor_ns,
-        runqueue_ns: left.runqueue_ns + runqueue_ns,
-        blocked_ns: left.blocked_ns + blocked_ns,
-        unknown_ns: left.unknown_ns + unknown_ns,
-        uncharged_ns: left.uncharged_ns + uncharged_ns,
-    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "ratios for display; operands are far below 2^53")]

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::{
     agree::{Agreement, Check, Quantity},
     environment::Environment,
-    record::{Ending, Head, LevelReading, LimitBegin, LimitEnd, RawLine},
+    ledger::Kept,
+    modelled::{Bracket, Model, model},
+    record::{Ending, Head, LevelReading, LimitBegin, LimitEnd},
 };
 use crate::{
     attribution::{Attribution, RequestShare},
@@ -32,6 +34,8 @@ pub struct RawLimit {
     pub spans: Vec<RequestSpan>,
     /// Its end; `None` = the run was killed.
     pub end: Option<LimitEnd>,
+    /// How many of its events are at hand.
+    pub kept: Kept,
 }
 
 impl RawLimit {
@@ -39,30 +43,13 @@ impl RawLimit {
     #[must_use]
     pub fn setting(&self, environment: &Environment) -> Setting {
         let after = self.end.as_ref().and_then(|end| end.levels.as_ref());
-        let watched_until = after.and_then(|levels| levels.iter().map(|level| level.counters.read_from_ns).min());
+        let read = after.and_then(|levels| levels.iter().map(|level| level.counters.read_from_ns).min());
+        let watched_until = match self.kept {
+            Kept::All | Kept::None => read,
+            Kept::Until { until, .. } => Some(until),
+        };
         Setting { watched_until, ..self.begin.setting(environment) }
     }
-}
-
-/// Sorts the lines of a raw record by limit, in the order the limits began.
-#[must_use]
-pub fn limits(lines: Vec<RawLine>) -> Vec<RawLimit> {
-    let mut limits: Vec<RawLimit> = Vec::new();
-    for line in lines {
-        match line {
-            RawLine::LimitBegin(begin) => limits.push(RawLimit { begin, spans: vec![], end: None }),
-            RawLine::Request { limit, span } => {
-                limits.iter_mut().filter(|raw| raw.begin.limit == limit).for_each(|raw| raw.spans.push(span.clone()));
-            }
-            RawLine::LimitEnd(end) => {
-                limits
-                    .iter_mut()
-                    .filter(|raw| raw.begin.limit == end.limit)
-                    .for_each(|raw| raw.end = Some(end.clone()));
-            }
-        }
-    }
-    limits
 }
 
 /// A line of `runs.jsonl`.
@@ -103,6 +90,9 @@ pub struct RequestLine {
     pub finished_ns: MonoNs,
     /// When the client had the answer.
     pub received_ns: MonoNs,
+    /// What the model says; absent where it covers no request of the limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<Bracket>,
     /// Where the wall time went.
     #[serde(flatten)]
     pub share: RequestShare,
@@ -138,8 +128,8 @@ pub struct LevelLine {
     pub after: Option<KernelNames>,
     /// How much they grew, in ns; absent as `after`.
     pub kernel: Option<KernelGrowth>,
-    /// What we saw between.
-    pub observed: Observed,
+    /// What we saw between; absent = not measured, there are no events.
+    pub observed: Option<Observed>,
 }
 
 /// A reading of `cpu.stat`, with `cpu.stat.local` under its own name where the kernel has it (6.6+).
@@ -182,12 +172,12 @@ pub struct LimitLine {
     /// From the first request's start to the last one's end plus one gap, as far as requests were answered: the time the
     /// pod's CPU is set against.
     pub elapsed_ns: DurationNs,
-    /// Time on CPU of the container's threads within it.
-    pub pod_cpu_ns: DurationNs,
-    /// Time in which some thread of the container was held by a limit.
-    pub throttled_wall_ns: DurationNs,
-    /// Of that, time in which none of its threads ran.
-    pub fully_throttled_ns: DurationNs,
+    /// Time on CPU of the container's threads within it; absent = not measured.
+    pub pod_cpu_ns: Option<DurationNs>,
+    /// Time in which some thread of the container was held by a limit; absent = not measured.
+    pub throttled_wall_ns: Option<DurationNs>,
+    /// Of that, time in which none of its threads ran; absent = not measured.
+    pub fully_throttled_ns: Option<DurationNs>,
     /// Idle time of all CPUs within `throttled_wall_ns`; absent = not measured.
     pub node_idle_ns: Option<DurationNs>,
     /// Integral of min(idle CPUs, held threads) over it; absent = not measured.
@@ -202,6 +192,8 @@ pub struct LimitLine {
     pub checks: Vec<Check>,
     /// What they come to.
     pub agreement: Agreement,
+    /// What the model says about its requests.
+    pub model: Model,
     /// How it ended.
     pub ending: Ending,
 }
@@ -247,7 +239,7 @@ pub fn derive(head: &Head, raw: &RawLimit, events: Vec<Event>) -> Derived {
     let mut lines: Vec<RunLine> =
         raw.spans.iter().map(|span| request_line(raw.begin.limit, span, &attribution)).collect();
     let window = bracket(raw, &timeline);
-    let limit = limit_line(head, raw, &timeline, &setting, leaf, window, &lines);
+    let limit = limit_line(head, raw, &timeline, &setting, leaf, window, &mut lines);
     lines.push(RunLine::Limit(Box::new(limit)));
     let periods = raw
         .begin
@@ -278,6 +270,7 @@ fn request_line(limit: CpuLimit, span: &RequestSpan, attribution: &Attribution<'
                 started_ns: server.started_ns,
                 finished_ns: server.finished_ns,
                 received_ns: span.received_ns,
+                model: None,
                 share,
             })),
         },
@@ -299,7 +292,7 @@ fn limit_line(
     setting: &Setting,
     leaf: CgroupId,
     window: Span,
-    lines: &[RunLine],
+    lines: &mut [RunLine],
 ) -> LimitLine {
     let Bandwidth { quota, period_us, burst_us } = raw.begin.bandwidth;
     let levels: Vec<LevelLine> =
@@ -311,8 +304,11 @@ fn limit_line(
             RunLine::FailedRequest { .. } | RunLine::Limit(_) => None,
         })
         .collect();
+    // Without any event nothing was measured, which is not the same as nothing.
+    let seen = timeline.span.is_some();
     let checks = checks(&levels, &requests);
     let served = served(&requests, head.plan.gap_ns);
+    let (model, brackets) = model(head, raw, seen, &requests);
     let activity = Activity::of(timeline, setting, leaf);
     let lost_events = raw
         .end
@@ -323,6 +319,13 @@ fn limit_line(
         || Ending::Broken { cause: "the run was killed during this limit".to_owned() },
         |end| end.ending.clone(),
     );
+    let answered = lines.iter_mut().filter_map(|line| match line {
+        RunLine::Request(request) => Some(request),
+        RunLine::FailedRequest { .. } | RunLine::Limit(_) => None,
+    });
+    for (request, bracket) in answered.zip(brackets) {
+        request.model = Some(bracket);
+    }
     LimitLine {
         limit: raw.begin.limit,
         quota_us: quota.us(),
@@ -331,15 +334,16 @@ fn limit_line(
         agreement: agreement(raw, lost_events, &checks, changed(raw, timeline, window)),
         levels,
         elapsed_ns: served.length(),
-        pod_cpu_ns: activity.used(served),
-        throttled_wall_ns: activity.held().total_within(window),
-        fully_throttled_ns: activity.fully_held(window),
+        pod_cpu_ns: seen.then(|| activity.used(served)),
+        throttled_wall_ns: seen.then(|| activity.held().total_within(window)),
+        fully_throttled_ns: seen.then(|| activity.fully_held(window)),
         node_idle_ns: idle_while_held(timeline, &activity, window),
         denied_idle_ns: activity.denied_idle(timeline, window),
         lost_events,
         untraced_events: timeline.untraced,
         stolen_ns: stolen(raw),
         checks,
+        model,
         ending,
     }
 }
@@ -410,7 +414,7 @@ pub(super) fn level_line(before: &LevelReading, raw: &RawLimit, timeline: &Timel
             throttled_any_level_ns: grown.throttled_local(),
         }),
         after: after.as_ref().map(names),
-        observed: Observed {
+        observed: timeline.span.map(|_| Observed {
             nr_periods: rolls(&boundaries),
             nr_throttled: throttled_rolls(&boundaries),
             throttled_ns: ended.iter().map(|throttle| throttle.counted()).sum(),
@@ -420,7 +424,7 @@ pub(super) fn level_line(before: &LevelReading, raw: &RawLimit, timeline: &Timel
                 .iter()
                 .filter(|boundary| (boundary.marked_cpus > 0) != boundary.throttled())
                 .count() as u64,
-        },
+        }),
     }
 }
 
@@ -431,8 +435,7 @@ fn names(counters: &Counters) -> KernelNames {
 pub(super) fn checks(levels: &[LevelLine], requests: &[&RequestLine]) -> Vec<Check> {
     let mut checks = Vec::new();
     for level in levels {
-        let Some(grown) = &level.kernel else { continue };
-        let observed = &level.observed;
+        let (Some(grown), Some(observed)) = (&level.kernel, &level.observed) else { continue };
         if let Some(kernel) = grown.nr_periods {
             checks.push(Check::exact(Quantity::Periods, level.level, observed.nr_periods, kernel));
         }
@@ -444,7 +447,12 @@ pub(super) fn checks(levels: &[LevelLine], requests: &[&RequestLine]) -> Vec<Che
             checks.push(Check::throttled(quantity, level.level, observed.throttled_ns, kernel, observed.edges));
         }
         if let Some(kernel) = grown.throttled_any_level_ns {
-            let edges = levels.iter().map(|level| level.observed.edges).max().unwrap_or(0);
+            let edges = levels
+                .iter()
+                .filter_map(|level| level.observed.as_ref())
+                .map(|observed| observed.edges)
+                .max()
+                .unwrap_or(0);
             let any = observed.throttled_any_level_ns;
             checks.push(Check::throttled(Quantity::ThrottledByAnyLevel, level.level, any, kernel, edges));
         }
@@ -497,6 +505,14 @@ pub(super) fn agreement(raw: &RawLimit, lost_events: u64, checks: &[Check], chan
         };
         if let Err(error) = before.counters.delta(&after.counters) {
             return Agreement::NotCompared { because: error.to_string() };
+        }
+    }
+    match raw.kept {
+        Kept::All => {}
+        Kept::None => return not_compared("there are no events of it: their file is missing or empty"),
+        Kept::Until { more: None, .. } => return not_compared("the file of its events is cut off"),
+        Kept::Until { more: Some(more), .. } => {
+            return not_compared(&format!("{more} events came after the last one that could be kept"));
         }
     }
     if !raw.begin.quiet || !end.quiet {

@@ -23,12 +23,18 @@ pub mod agree;
 pub mod command;
 pub mod derive;
 pub mod environment;
+mod kernel_fs;
+pub mod ledger;
+mod lines;
+pub mod modelled;
 pub mod need;
 pub mod plan;
 pub mod record;
 pub mod store;
 pub mod summary;
 
+pub use ledger::Kept;
+pub use lines::{EventWriter, Lines};
 pub use plan::SweepPlan;
 pub use record::{Head, RawLine};
 pub use store::{RunDir, StoreError};

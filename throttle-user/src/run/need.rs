@@ -2,7 +2,8 @@
 //! depend on each other.
 //!
 //! Without the limit a throttled thread would have gone on at once. What that does to the *other* threads depends on who
-//! waited for whom, which is not known. So two cases are calculated: nobody waited for anybody, and everybody did.
+//! waited for whom, which is not known. So two cases are calculated: nobody waited for anybody, and everybody did. And a
+//! thread that waited for a CPU might have had one at once on a machine with less to do: a third case.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,8 @@ pub struct Need {
     /// Had every thread waited for the others: stretches in which the whole group stood still are cut out for all, then each
     /// one's own throttled time.
     pub together: SmallestLimit,
+    /// As together, and had every thread had a CPU as soon as it could run: each one's waits in the run queue are cut out too.
+    pub unhindered: SmallestLimit,
 }
 
 impl Need {
@@ -36,20 +39,27 @@ impl Need {
         period: DurationNs,
         cpus: u32,
     ) -> Option<Self> {
-        let apart: Vec<ThreadUse> = threads.into_iter().map(|line| thread_use(line, window)).collect();
+        let lines: Vec<&ThreadLine> = threads.into_iter().collect();
         let still = Cut::new(stopped.within(window));
-        let together: Vec<ThreadUse> = apart
-            .iter()
-            .map(|thread| ThreadUse { on_cpu: still.moved(&thread.on_cpu), throttled: still.moved(&thread.throttled) })
-            .collect();
+        let apart: Vec<ThreadUse> = lines.iter().map(|line| thread_use(line, window, false)).collect();
+        let moved = |thread: &ThreadUse| ThreadUse {
+            on_cpu: still.moved(&thread.on_cpu),
+            throttled: still.moved(&thread.throttled),
+        };
+        let together: Vec<ThreadUse> = apart.iter().map(moved).collect();
+        let unhindered: Vec<ThreadUse> = lines.iter().map(|line| moved(&thread_use(line, window, true))).collect();
         let smallest = |threads: &[ThreadUse]| smallest_limit(threads, period).map(|found| within(found, cpus));
-        Some(Self { apart: smallest(&apart)?, together: smallest(&together)? })
+        Some(Self { apart: smallest(&apart)?, together: smallest(&together)?, unhindered: smallest(&unhindered)? })
     }
 
-    /// The lower and the higher of the two.
+    /// The lowest and the highest of the three.
     #[must_use]
     pub fn range(&self) -> (SmallestLimit, SmallestLimit) {
-        if self.apart.quota <= self.together.quota { (self.apart, self.together) } else { (self.together, self.apart) }
+        let Self { apart, together, unhindered } = *self;
+        let others = [together, unhindered];
+        others.into_iter().fold((apart, apart), |(low, high), other| {
+            (if other.quota < low.quota { other } else { low }, if other.quota > high.quota { other } else { high })
+        })
     }
 }
 
@@ -62,13 +72,15 @@ fn within(found: SmallestLimit, cpus: u32) -> SmallestLimit {
     SmallestLimit { quota: all, limit_millicores: u64::from(cpus) * 1_000, ..found }
 }
 
-fn thread_use(line: &ThreadLine, window: Span) -> ThreadUse {
+/// When a thread ran, and when it could not: held by a limit, and with `waits` also in a run queue.
+fn thread_use(line: &ThreadLine, window: Span, waits: bool) -> ThreadUse {
     let mut found = ThreadUse::default();
     for segment in line.within(window) {
         let stretch = (segment.span.start, segment.span.end);
         match segment.state {
             State::Running { .. } => found.on_cpu.push(stretch),
             State::Throttled { .. } => found.throttled.push(stretch),
+            State::Waiting { .. } if waits => found.throttled.push(stretch),
             State::Waiting { .. } | State::Blocked | State::Unknown => {}
         }
     }
@@ -169,6 +181,16 @@ mod tests {
         let need = need(&[half(0), half(0), half(0)], &[(50, 400)], 2);
         assert_eq!((need.apart.limit_millicores, need.apart.quota), (2_000, DurationNs::from_millis(200)));
         assert_eq!(need.apart.peak_threads, 3);
+    }
+
+    #[test]
+    fn a_thread_that_waited_for_a_cpu_may_need_more_on_a_machine_with_less_to_do() {
+        // 30 ms of CPU in each of the first two periods, because something else had the CPU in between.
+        let hindered = line(&[(0, 30, RUN), (30, 130, State::Waiting { cpu: 0 }), (130, 160, RUN)]);
+        let need = need(&[hindered], &[], 2);
+        assert_eq!((need.apart.limit_millicores, need.together.limit_millicores), (300, 300));
+        assert_eq!(need.unhindered.limit_millicores, 600);
+        assert_eq!((need.range().0.limit_millicores, need.range().1.limit_millicores), (300, 600));
     }
 
     #[test]

@@ -1,16 +1,20 @@
 //! A run's folder: written as things happen, readable at any moment, also after a kill.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, BufRead, BufReader, BufWriter, Read, Write},
+    fs::{self, File},
+    io::{self, BufReader},
     path::{Path, PathBuf},
 };
 
-use flate2::{Compression, read::MultiGzDecoder, write::GzEncoder};
-use serde::{Serialize, de::DeserializeOwned};
+use flate2::read::MultiGzDecoder;
+use serde::Serialize;
 
 use super::{
     SCHEMA,
+    derive::RawLimit,
+    kernel_fs,
+    ledger::{self, Kept},
+    lines::{EventWriter, Lines, read_lines},
     record::{Head, RawLine},
 };
 use crate::{cgroup::CpuLimit, event::Event};
@@ -28,15 +32,51 @@ pub enum StoreError {
         /// What the system said.
         source: io::Error,
     },
+    /// A file that cannot be read to its end.
+    #[error("{} is damaged at line {line}: {source}; copy the run anew from where it was made", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// What the system, or the decompressor, said.
+        source: io::Error,
+    },
     /// Not JSON of the expected form.
-    #[error("{} line {line} is not what this program wrote: {source}", path.display())]
+    #[error("{} line {line}, column {column}: {what}; no throttle of this version wrote that: restore the file", path.display())]
     Line {
         /// The file.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
+        /// Column, from 1.
+        column: usize,
         /// What is wrong.
-        source: serde_json::Error,
+        what: String,
+    },
+    /// A line that cannot stand where it stands.
+    #[error("{} line {line}: {what}; the record was changed after it was written: restore it, or take the line out", path.display())]
+    Order {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// The plan of a run that no run can have had.
+    #[error("{}: {what}; it was changed after it was written: restore it", path.display())]
+    Plan {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// A file of events that belongs to no limit.
+    #[error("{} belongs to no limit that {RECORD} says was run; put the record back that it was written with, or take it away", path.display())]
+    Orphan {
+        /// The file.
+        path: PathBuf,
     },
     /// Another version wrote it.
     #[error("{} has schema {found}, this program reads {SCHEMA}; use the version of throttle that wrote it", path.display())]
@@ -46,20 +86,65 @@ pub enum StoreError {
         /// Version found.
         found: u64,
     },
+    /// Not the head of a run.
+    #[error("{} has no number `schema`: it is not the run.json of a run of throttle", path.display())]
+    NoSchema {
+        /// The file.
+        path: PathBuf,
+    },
     /// There is a run already.
     #[error("{} holds a run already; name another folder with --out", path.display())]
     Taken {
         /// The folder.
         path: PathBuf,
     },
+    /// Not a place for files.
+    #[error("{} is in {kind}, whose folders are the kernel's and hold no files; name another folder with --out", path.display())]
+    NoStorage {
+        /// The folder.
+        path: PathBuf,
+        /// The file system.
+        kind: &'static str,
+    },
+}
+
+impl StoreError {
+    /// A line that is not JSON of the expected form. Where it is wrong is said once: serde counts lines from the text's
+    /// beginning, which here is one line of a file.
+    pub(super) fn json(path: &Path, line: usize, source: &serde_json::Error) -> Self {
+        let text = source.to_string();
+        let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what).to_owned();
+        Self::Line { path: path.to_owned(), line, column: source.column(), what }
+    }
+
+    /// Whether there was no room for what was to be written: the disk, a quota, or a limit on the size of files.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::File { source, .. } if is_full(source))
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
 
 fn remedy(what: &str, source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::NotFound if what == "read" => "; is it the folder of a run?",
-        io::ErrorKind::NotFound => "; name a folder that can be made with --out",
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => "; name a writable folder with --out",
-        io::ErrorKind::StorageFull => "; free some space: what was written before is readable",
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if what == "create" => {
+            "; name a folder that can be made with --out"
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => match what {
+            "create" => "; name a writable folder with --out",
+            "read" => "; run as a user who may read it",
+            _ => "; make the folder writable for this user, or copy the run to one that is",
+        },
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; free some space: what was written before is readable"
+        }
+        io::ErrorKind::FileTooLarge => {
+            "; raise the limit on file sizes (ulimit -f): what was written before is readable"
+        }
         _ => "",
     }
 }
@@ -80,27 +165,40 @@ impl RunDir {
     /// # Errors
     /// [`StoreError`]; a folder that already holds a run is refused.
     pub fn create(path: &Path, head: &Head) -> Result<Self, StoreError> {
+        if let Some(kind) = kernel_fs::holding(path) {
+            return Err(StoreError::NoStorage { path: path.to_owned(), kind });
+        }
         let dir = Self { path: path.to_owned() };
         if dir.file(HEAD).exists() || dir.file(RECORD).exists() {
             return Err(StoreError::Taken { path: path.to_owned() });
         }
         let raw = dir.file("raw");
         fs::create_dir_all(&raw).map_err(|source| StoreError::File { what: "create", path: raw, source })?;
-        dir.write_json(HEAD, head)?;
+        if let Err(error) = dir.write_json(HEAD, head) {
+            dir.discard(head);
+            return Err(match error {
+                // The folder is there, but not for us: another one will do.
+                StoreError::File { path, source, .. } if !is_full(&source) => {
+                    StoreError::File { what: "create", path, source }
+                }
+                error => error,
+            });
+        }
         Ok(dir)
     }
 
-    /// Removes what [`Self::create`] made, as long as nothing was recorded.
-    pub fn discard(self) {
-        let empty = fs::metadata(self.file(RECORD)).is_ok_and(|record| record.len() == 0);
-        if empty {
-            // Only what this run made: a folder that holds anything else stays.
-            let _ = fs::remove_dir_all(self.file("raw"));
-            for name in [HEAD, "runs.jsonl", "periods.jsonl"] {
-                let _ = fs::remove_file(self.file(name));
-            }
-            let _ = fs::remove_dir(&self.path);
+    /// Removes what a run with this head made, as long as nothing was recorded. Anything else in the folder stays.
+    pub fn discard(&self, head: &Head) {
+        if fs::metadata(self.file(RECORD)).is_ok_and(|record| record.len() > 0) {
+            return;
         }
+        let events = head.plan.limits.iter().map(|&limit| event_file(limit));
+        let others = [RECORD, HEAD, "runs.jsonl", "periods.jsonl"].map(str::to_owned);
+        for name in others.into_iter().chain(events) {
+            let _ = fs::remove_file(self.file(&name));
+        }
+        let _ = fs::remove_dir(self.file("raw"));
+        let _ = fs::remove_dir(&self.path);
     }
 
     /// Opens an existing run.
@@ -110,18 +208,16 @@ impl RunDir {
     pub fn open(path: &Path) -> Result<(Self, Head), StoreError> {
         let dir = Self { path: path.to_owned() };
         let file = dir.file(HEAD);
-        let text = fs::read_to_string(&file).map_err(|source| StoreError::File {
-            what: "read",
-            path: file.clone(),
-            source,
-        })?;
-        let bad = |source| StoreError::Line { path: file.clone(), line: 1, source };
-        let value: serde_json::Value = serde_json::from_str(&text).map_err(bad)?;
+        let text = fs::read(&file).map_err(|source| StoreError::File { what: "read", path: file.clone(), source })?;
+        let bad = |source: serde_json::Error| StoreError::json(&file, source.line(), &source);
+        let value: serde_json::Value = serde_json::from_slice(&text).map_err(bad)?;
         match value.get("schema").and_then(serde_json::Value::as_u64) {
             Some(found) if found == u64::from(SCHEMA) => {}
-            found => return Err(StoreError::Schema { path: file, found: found.unwrap_or(0) }),
+            Some(found) => return Err(StoreError::Schema { path: file, found }),
+            None => return Err(StoreError::NoSchema { path: file }),
         }
-        let head = serde_json::from_value(value).map_err(bad)?;
+        // Not from the value: the text knows its lines.
+        let head = serde_json::from_slice(&text).map_err(bad)?;
         Ok((dir, head))
     }
 
@@ -158,32 +254,64 @@ impl RunDir {
     /// # Errors
     /// [`StoreError::File`].
     pub fn events(&self, limit: CpuLimit) -> Result<EventWriter, StoreError> {
-        let path = self.file(&event_file(limit));
-        let file =
-            File::create(&path).map_err(|source| StoreError::File { what: "create", path: path.clone(), source })?;
-        // Buffered on both sides: an event is written in dozens of small pieces, and compressing each costs more than all else.
-        let out = BufWriter::with_capacity(1 << 16, GzEncoder::new(BufWriter::new(file), Compression::fast()));
-        Ok(EventWriter { path, out: Some(out) })
+        EventWriter::create(self.file(&event_file(limit)))
     }
 
-    /// Reads the raw record. A last line cut off by a kill is left out.
+    /// Reads the raw record, checked against the head and the files of events. A last line cut off by a kill is left out.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn read_record(&self) -> Result<Vec<RawLine>, StoreError> {
+    /// [`StoreError`] names the line that cannot be.
+    pub fn read_record(&self, head: &Head) -> Result<Vec<RawLimit>, StoreError> {
         let path = self.file(RECORD);
         let file = File::open(&path).map_err(|source| StoreError::File { what: "read", path: path.clone(), source })?;
-        read_lines(&path, file)
+        let lines = read_lines::<RawLine>(&path, file)?.values;
+        let limits = ledger::limits(head, lines).map_err(|wrong| match wrong.line {
+            Some(line) => StoreError::Order { path, line, what: wrong.what },
+            None => StoreError::Plan { path: self.file(HEAD), what: wrong.what },
+        })?;
+        self.no_orphans(head, &limits)?;
+        Ok(limits)
     }
 
-    /// Reads the events of a limit. A stream cut off by a kill yields what was written whole.
+    /// Every file of events belongs to a limit that was run, or to the one that was about to begin when the run ended.
+    fn no_orphans(&self, head: &Head, limits: &[RawLimit]) -> Result<(), StoreError> {
+        let raw = self.file("raw");
+        let listed = fs::read_dir(&raw).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let listed = listed.map_err(|source| StoreError::File { what: "read", path: raw, source })?;
+        let known: Vec<PathBuf> =
+            head.plan.limits.iter().take(limits.len() + 1).map(|&limit| self.file(&event_file(limit))).collect();
+        let mut events: Vec<PathBuf> = listed.into_iter().map(|entry| entry.path()).collect();
+        events.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("events-")));
+        events.sort();
+        match events.into_iter().find(|path| !known.contains(path)) {
+            Some(path) => Err(StoreError::Orphan { path }),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the events of a limit, and how many of them are there. A stream cut off by a kill yields what was written whole.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn read_events(&self, limit: CpuLimit) -> Result<Vec<Event>, StoreError> {
+    pub fn read_events(&self, limit: CpuLimit) -> Result<(Vec<Event>, Kept), StoreError> {
         let path = self.file(&event_file(limit));
-        let file = File::open(&path).map_err(|source| StoreError::File { what: "read", path: path.clone(), source })?;
-        read_lines(&path, MultiGzDecoder::new(BufReader::new(file)))
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((vec![], Kept::None)),
+            Err(source) => return Err(StoreError::File { what: "read", path, source }),
+        };
+        let read = read_lines::<Event>(&path, MultiGzDecoder::new(BufReader::new(file)))?;
+        ledger::numbered(&read.values).map_err(|wrong| StoreError::Order {
+            path: path.clone(),
+            line: wrong.line.unwrap_or(0),
+            what: wrong.what,
+        })?;
+        let kept = match read.values.iter().map(|event| event.at).max() {
+            None => Kept::None,
+            Some(until) if read.cut_off => Kept::Until { until, more: None },
+            Some(_) => Kept::All,
+        };
+        Ok((read.values, kept))
     }
 
     /// Writes a whole file: beside it first, then renamed over it, so that a reader never sees half.
@@ -193,8 +321,24 @@ impl RunDir {
     pub fn write(&self, name: &str, text: &str) -> Result<(), StoreError> {
         let path = self.file(name);
         let beside = self.file(&format!(".{name}.new"));
-        let failed = |source| StoreError::File { what: "write", path: path.clone(), source };
-        fs::write(&beside, text).and_then(|()| fs::rename(&beside, &path)).map_err(failed)
+        fs::write(&beside, text).and_then(|()| fs::rename(&beside, &path)).map_err(|source| {
+            // What was there before stays; the half beside it is of no use to anybody.
+            let _ = fs::remove_file(&beside);
+            StoreError::File { what: "write", path, source }
+        })
+    }
+
+    /// Writes a whole file of JSON lines.
+    ///
+    /// # Errors
+    /// [`StoreError::File`].
+    pub fn write_lines<T: Serialize>(&self, name: &str, values: impl IntoIterator<Item = T>) -> Result<(), StoreError> {
+        let mut text = String::new();
+        for value in values {
+            text += &serde_json::to_string(&value).map_err(|error| StoreError::json(&self.file(name), 1, &error))?;
+            text.push('\n');
+        }
+        self.write(name, &text)
     }
 
     /// Writes a figure into the folder for figures.
@@ -217,139 +361,12 @@ impl RunDir {
     /// # Errors
     /// [`StoreError::File`].
     pub fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), StoreError> {
-        let text = serde_json::to_string_pretty(value).map_err(|source| StoreError::Line {
-            path: self.file(name),
-            line: 1,
-            source,
-        })?;
+        let text =
+            serde_json::to_string_pretty(value).map_err(|error| StoreError::json(&self.file(name), 1, &error))?;
         self.write(name, &(text + "\n"))
     }
 }
 
 fn event_file(limit: CpuLimit) -> String {
     format!("raw/events-{limit}.jsonl.gz")
-}
-
-/// A file of JSON lines, each flushed as it is written.
-#[derive(Debug)]
-pub struct Lines {
-    path: PathBuf,
-    out: BufWriter<File>,
-}
-
-impl Lines {
-    fn append(path: PathBuf) -> Result<Self, StoreError> {
-        let file = OpenOptions::new().create(true).append(true).open(&path).map_err(|source| StoreError::File {
-            what: "write",
-            path: path.clone(),
-            source,
-        })?;
-        Ok(Self { path, out: BufWriter::new(file) })
-    }
-
-    /// Writes one line.
-    ///
-    /// # Errors
-    /// [`StoreError::File`].
-    pub fn write(&mut self, value: &impl Serialize) -> Result<(), StoreError> {
-        let failed = |source| StoreError::File { what: "write", path: self.path.clone(), source };
-        let line = serde_json::to_string(value).map_err(|error| failed(error.into()))?;
-        writeln!(self.out, "{line}").and_then(|()| self.out.flush()).map_err(failed)
-    }
-}
-
-/// The compressed events of one limit.
-#[derive(Debug)]
-pub struct EventWriter {
-    path: PathBuf,
-    out: Option<BufWriter<GzEncoder<BufWriter<File>>>>,
-}
-
-impl EventWriter {
-    /// Writes one event.
-    ///
-    /// # Errors
-    /// [`StoreError::File`].
-    pub fn write(&mut self, event: &Event) -> Result<(), StoreError> {
-        let path = &self.path;
-        let Some(out) = &mut self.out else { return Ok(()) };
-        serde_json::to_writer(&mut *out, event)
-            .map_err(io::Error::from)
-            .and_then(|()| out.write_all(b"\n"))
-            .map_err(|source| StoreError::File { what: "write", path: path.clone(), source })
-    }
-
-    /// Makes everything written so far readable, also if nothing follows.
-    ///
-    /// # Errors
-    /// [`StoreError::File`].
-    pub fn flush(&mut self) -> Result<(), StoreError> {
-        let path = &self.path;
-        self.out.as_mut().map_or(Ok(()), Write::flush).map_err(|source| StoreError::File {
-            what: "write",
-            path: path.clone(),
-            source,
-        })
-    }
-
-    /// Ends the stream.
-    ///
-    /// # Errors
-    /// [`StoreError::File`].
-    pub fn finish(&mut self) -> Result<(), StoreError> {
-        let Some(out) = self.out.take() else { return Ok(()) };
-        let path = &self.path;
-        let finished = out.into_inner().map_err(io::IntoInnerError::into_error).and_then(GzEncoder::finish);
-        finished.and_then(|mut inner| inner.flush()).map_err(|source| StoreError::File {
-            what: "write",
-            path: path.clone(),
-            source,
-        })
-    }
-}
-
-/// Reads JSON lines; an incomplete end (a kill) is left out, anything else that does not parse is an error.
-fn read_lines<T: DeserializeOwned>(path: &Path, source: impl Read) -> Result<Vec<T>, StoreError> {
-    let mut values = Vec::new();
-    let mut reader = BufReader::new(source);
-    let mut text = String::new();
-    for line in 1.. {
-        text.clear();
-        match reader.read_line(&mut text) {
-            // Every line was written with its end: one without is cut off.
-            Ok(_) if !text.ends_with('\n') => break,
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
-            Err(source) => return Err(StoreError::File { what: "read", path: path.to_owned(), source }),
-        }
-        match serde_json::from_str(&text) {
-            Ok(value) => values.push(value),
-            Err(source) => return Err(StoreError::Line { path: path.to_owned(), line, source }),
-        }
-    }
-    Ok(values)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_cut_off_by_a_kill_is_left_out_and_a_bad_line_is_named() {
-        let path = Path::new("record.jsonl");
-        assert_eq!(read_lines::<u32>(path, &b"1\n2\n3"[..]).expect("two whole lines"), [1, 2]);
-        assert_eq!(read_lines::<Vec<u32>>(path, &b"[1]\n[2"[..]).expect("one whole line"), [[1]]);
-        let error = read_lines::<Vec<u32>>(path, &b"[1]\n[2\n[3]\n"[..]).expect_err("line 2 is bad");
-        assert!(error.to_string().contains("record.jsonl line 2"), "{error}");
-    }
-
-    #[test]
-    fn events_flushed_but_never_finished_are_readable() {
-        let mut out = GzEncoder::new(Vec::new(), Compression::default());
-        out.write_all(b"1\n2\n").expect("memory");
-        out.flush().expect("memory");
-        let cut = out.get_ref().clone();
-        let read: Vec<u32> = read_lines(Path::new("x"), MultiGzDecoder::new(&cut[..])).expect("flushed lines");
-        assert_eq!(read, [1, 2]);
-    }
 }

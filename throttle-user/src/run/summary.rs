@@ -6,14 +6,11 @@ use super::{
     SCHEMA,
     agree::Agreement,
     derive::{Derived, LimitLine, RequestLine, RunLine},
+    modelled::Predicted,
     record::{Ending, Head},
 };
 use crate::{
     cgroup::{CpuLimit, LevelName},
-    model::{
-        bandwidth::Bandwidth,
-        predict::{LevelAtStart, Measured, Unknowns, compare},
-    },
     stats::{Quantile, QuantileInterval, Summary, quantile_interval},
     time::DurationNs,
 };
@@ -27,6 +24,16 @@ pub struct RunSummary {
     pub quantile_definition: String,
     /// One row a limit, in the order they were run.
     pub limits: Vec<LimitSummary>,
+    /// Limits of the plan that did not begin.
+    pub not_run: Vec<CpuLimit>,
+}
+
+impl RunSummary {
+    /// Whether the whole plan was done and all of it is as it should be.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        self.not_run.is_empty() && self.limits.iter().all(LimitSummary::is_right)
+    }
 }
 
 /// One row.
@@ -34,6 +41,8 @@ pub struct RunSummary {
 pub struct LimitSummary {
     /// The limit.
     pub limit: CpuLimit,
+    /// Requests planned.
+    pub planned: u64,
     /// Requests answered.
     pub n: u64,
     /// Requests that failed.
@@ -76,8 +85,12 @@ pub struct LimitSummary {
     pub counted_periods: Option<u64>,
     /// Idle share of the node's CPUs while the pod was throttled; absent = never throttled, or not measured.
     pub node_idle_share: Option<f64>,
-    /// What the model of ARCHITECTURE.md says for the measured CPU time and phases; absent for several threads or streams.
-    pub model: Option<ModelSummary>,
+    /// What the model predicts for the measured CPU time and phases; absent where it covers none of the requests.
+    pub model: Option<Predicted>,
+    /// Why not.
+    pub no_model: Option<String>,
+    /// Whether there are events of it; without them what they tell is absent, and was not measured.
+    pub observed: bool,
     /// Records lost.
     pub lost_events: u64,
     /// Tracepoints the kernel did not fire, reconstructed.
@@ -88,15 +101,11 @@ pub struct LimitSummary {
     pub ending: Ending,
 }
 
-/// Measured beside predicted.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ModelSummary {
-    /// Predicted median.
-    pub p50_ns: DurationNs,
-    /// Predicted maximum.
-    pub max_ns: DurationNs,
-    /// Requests whose wall time, less run-queue wait, lies in the model's bracket.
-    pub inside: u64,
+impl LimitSummary {
+    fn is_right(&self) -> bool {
+        let whole = self.ending == Ending::Complete && self.n == self.planned && self.failed == 0;
+        whole && self.agreement == Agreement::Agrees
+    }
 }
 
 /// Of the intervals in a summary.
@@ -110,6 +119,7 @@ pub fn summarise(head: &Head, derived: &[Derived]) -> RunSummary {
         quantile_definition:
             "nearest rank: of n sorted values the one at rank ceil(p n); no p99 of fewer than 100 values".to_owned(),
         limits: derived.iter().filter_map(|derived| limit(head, derived)).collect(),
+        not_run: head.plan.limits.iter().skip(derived.len()).copied().collect(),
     }
 }
 
@@ -132,11 +142,15 @@ pub fn limit(head: &Head, derived: &Derived) -> Option<LimitSummary> {
         let total: DurationNs = requests.iter().map(|request| of(request)).sum();
         total.0.checked_div(n).map(DurationNs)
     };
-    let pod_cpus = (line.elapsed_ns != DurationNs::ZERO).then(|| ratio(line.pod_cpu_ns.0, line.elapsed_ns.0));
+    let pod_cpus = line.pod_cpu_ns.filter(|_| line.elapsed_ns != DurationNs::ZERO);
+    let pod_cpus = pod_cpus.map(|used| ratio(used.0, line.elapsed_ns.0));
+    let observed = line.throttled_wall_ns.is_some();
+    let share = |of: fn(&RequestLine) -> DurationNs| mean(of).filter(|_| observed);
     let container = line.levels.iter().find(|level| level.level == LevelName::Container);
-    let limited = line.quota_us.is_some();
+    let seen = container.filter(|_| line.quota_us.is_some()).and_then(|level| level.observed.as_ref());
     Some(LimitSummary {
         limit: line.limit,
+        planned: head.plan.requests,
         n,
         failed: derived.lines.iter().filter(|line| matches!(line, RunLine::FailedRequest { .. })).count() as u64,
         p50_ns: wall.map(|wall| wall.p50),
@@ -149,18 +163,20 @@ pub fn limit(head: &Head, derived: &Derived) -> Option<LimitSummary> {
         tail_over_work: p99.or(wall.map(|wall| wall.max)).map(|tail| ratio(tail.0, critical_work(head).0)),
         pod_cpus,
         pod_cpus_over_limit: pod_cpus.zip(line.limit.cpus()).map(|(used, limit)| used / limit),
-        throttled_wall_ns: mean(|request| request.share.shares.throttled()),
-        throttled_own_ns: mean(|request| request.share.shares.throttled_own_ns),
-        throttled_ancestor_ns: mean(|request| request.share.shares.throttled_ancestor_ns),
+        throttled_wall_ns: share(|request| request.share.shares.throttled()),
+        throttled_own_ns: share(|request| request.share.shares.throttled_own_ns),
+        throttled_ancestor_ns: share(|request| request.share.shares.throttled_ancestor_ns),
         kernel_container_only_ns: container
             .and_then(|level| level.kernel.as_ref()?.throttled_ns)
             .and_then(|total| total.0.checked_div(n).map(DurationNs)),
-        runqueue_ns: mean(|request| request.share.shares.runqueue_ns),
+        runqueue_ns: share(|request| request.share.shares.runqueue_ns),
         unknown_share_p99: unknown_share_p99(&requests),
-        throttled_periods: container.filter(|_| limited).map(|level| level.observed.nr_throttled),
-        counted_periods: container.filter(|_| limited).map(|level| level.observed.nr_periods),
+        throttled_periods: seen.map(|seen| seen.nr_throttled),
+        counted_periods: seen.map(|seen| seen.nr_periods),
         node_idle_share: node_idle_share(head, line),
-        model: model(head, line, &requests),
+        model: line.model.predicted().cloned(),
+        no_model: line.model.because().map(str::to_owned),
+        observed,
         lost_events: line.lost_events,
         untraced_events: line.untraced_events,
         agreement: line.agreement.clone(),
@@ -187,51 +203,10 @@ fn unknown_share_p99(requests: &[&RequestLine]) -> Option<f64> {
 }
 
 fn node_idle_share(head: &Head, line: &LimitLine) -> Option<f64> {
-    let capacity = line.throttled_wall_ns.0 * u64::from(head.environment.cpus);
+    let capacity = line.throttled_wall_ns?.0 * u64::from(head.environment.cpus);
     let idle = line.node_idle_ns?;
     (capacity > 0).then(|| ratio(idle.0, capacity))
 }
-
-/// The model covers one thread at a time that finds its pools full: one stream of single-threaded requests. What a burst has
-/// saved up at the start of a request is not observed.
-fn model(head: &Head, line: &LimitLine, requests: &[&RequestLine]) -> Option<ModelSummary> {
-    if head.plan.threads != 1
-        || head.plan.streams != 1
-        || line.burst_us > 0
-        || head.plan.gap_ns.0 < line.period_us * 1_000
-    {
-        return None;
-    }
-    let bandwidth = match line.quota_us {
-        None => None,
-        Some(quota_us) => {
-            let level =
-                Bandwidth::new(DurationNs::from_micros(quota_us), DurationNs::from_micros(line.period_us)).ok()?;
-            Some(level.with_burst(DurationNs::from_micros(line.burst_us)).ok()?)
-        }
-    };
-    let measured: Vec<Measured> = requests
-        .iter()
-        .map(|request| Measured {
-            cpu: request.share.cpu_time_ns,
-            wall: request.share.wall_ns,
-            // Whatever was neither used nor held: run-queue wait, sleep, interrupts, steal.
-            waited: request.share.wall_ns.saturating_sub(request.share.cpu_time_ns + request.share.shares.throttled()),
-            levels: (0..line.levels.len())
-                .filter_map(|level| {
-                    let to_refill = request.share.to_refill_ns.get(level).copied().flatten();
-                    Some(LevelAtStart { bandwidth: bandwidth?, to_refill })
-                })
-                .collect(),
-        })
-        .collect();
-    let unknowns = Unknowns { spent: SERVER_OVERHEAD, ..Unknowns::at_hz(head.environment.hz?) };
-    let comparison = compare(&measured, &unknowns)?;
-    Some(ModelSummary { p50_ns: comparison.predicted.p50, max_ns: comparison.predicted.max, inside: comparison.inside })
-}
-
-/// CPU time the server's I/O thread may have used in the period before a request's worker starts.
-const SERVER_OVERHEAD: DurationNs = DurationNs::from_millis(1);
 
 #[expect(clippy::cast_precision_loss, reason = "ratios for display; operands are far below 2^53")]
 fn ratio(part: u64, whole: u64) -> f64 {

@@ -13,4 +13,4 @@ pub use burn::{Burner, Calibration};
 pub use confine::{ConfineError, join_cgroup};
 pub use params::{BurnDefaults, BurnParams, ParamError, WORK_MAX, WORK_MIN};
 pub use pool::{Pool, PoolError};
-pub use server::{Server, ServerError, ServerOptions};
+pub use server::{Server, ServerError, ServerOptions, WORKERS_MAX};

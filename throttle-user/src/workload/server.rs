@@ -1,26 +1,39 @@
 //! The HTTP face of the workload: `GET /burn`, `/healthz`, `/info`.
 //!
-//! Owns routes, answers and shutdown. Burning is the pool's; parameters are checked in `params`. Runs on whatever
-//! runtime polls it; a single-threaded one is enough, for the runtime only reads, hands over and writes.
+//! Owns routes, answers, what a client may send, and shutdown. Burning is the pool's; parameters are checked in `params`.
+//! Runs on whatever runtime polls it; a single-threaded one is enough, for the runtime only reads, hands over and writes.
+//!
+//! A request has no body, and a head of at most some 400 KiB and 100 fields (hyper's bounds, answered with 431). No timer
+//! runs while nothing is asked: it would wake the cgroup under study. So a client may take any time to send its head,
+//! until the server is to end.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::extract::{Query, State};
-use axum::http::{StatusCode, Uri};
+use axum::body::HttpBody as _;
+use axum::extract::{Query, Request, State};
+use axum::http::{StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::serve::ListenerExt as _;
 use axum::{Json, Router};
 use serde::Serialize;
 use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
 
 use super::burn::{Burner, Calibration};
 use super::params::{BurnDefaults, BurnParams};
 use super::pool::{Pool, PoolError};
 use crate::request::{ServerSpan, WorkerSpan};
 use crate::time::{DurationNs, MonoNs, now};
+
+/// Most worker threads of a server: far more than CPUs, and few enough for any machine.
+pub const WORKERS_MAX: u32 = 1024;
+/// Once the server is to end and no request is at work, how long connections have to be done with.
+const DRAIN: Duration = Duration::from_secs(2);
 
 /// How a server is to run.
 #[derive(Clone, Debug)]
@@ -97,7 +110,8 @@ impl Server {
             defaults,
             calibration: burner.calibration(),
         };
-        let shared = Arc::new(Shared { pool: Pool::start(workers, burner)?, workers, info });
+        let shared =
+            Arc::new(Shared { pool: Pool::start(workers, burner)?, workers, info, at_work: watch::Sender::new(0) });
         Ok(Self { listener, address, shared })
     }
 
@@ -107,7 +121,8 @@ impl Server {
         self.address
     }
 
-    /// Serves until `shutdown` resolves, then answers what it has accepted, closes idle connections and returns.
+    /// Serves until `shutdown` resolves, then answers what it has accepted, closes idle connections and returns. A
+    /// connection on which no request is at work is given up 2 s later, whatever its client is about to send.
     ///
     /// # Errors
     /// [`ServerError::Serve`] when the listening socket fails.
@@ -118,14 +133,37 @@ impl Server {
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/info", get(info))
             .fallback(not_found)
-            .with_state(shared);
+            .layer(from_fn(without_body))
+            .with_state(Arc::clone(&shared));
         // Small answers on a kept connection: Nagle would hold them for the client's delayed acknowledgement. A socket
         // that refuses the option still works, so a refusal is of no consequence.
         let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-        axum::serve(listener, router)
-            .with_graceful_shutdown(shutdown)
-            .await
-            .map_err(|cause| ServerError::Serve { address, cause })
+        let (stopping, stopped) = oneshot::channel();
+        let shutdown = async {
+            shutdown.await;
+            // Nobody waits for it if serving has failed.
+            let _ = stopping.send(());
+        };
+        let served = axum::serve(listener, router).with_graceful_shutdown(shutdown);
+        tokio::select! {
+            served = served => served.map_err(|cause| ServerError::Serve { address, cause }),
+            () = drained(stopped, shared.at_work.subscribe()) => Ok(()),
+        }
+    }
+}
+
+/// Resolves when the server has been told to end and no request has been at work for [`DRAIN`].
+async fn drained(stopped: oneshot::Receiver<()>, mut at_work: watch::Receiver<usize>) {
+    if stopped.await.is_err() {
+        std::future::pending::<()>().await;
+    }
+    loop {
+        // An error would mean that the sender is gone: then no request is at work either.
+        let _ = at_work.wait_for(|count| *count == 0).await;
+        let begun = at_work.wait_for(|count| *count > 0);
+        if tokio::time::timeout(DRAIN, begun).await.is_err() {
+            return;
+        }
     }
 }
 
@@ -135,6 +173,24 @@ struct Shared {
     pool: Pool,
     workers: u32,
     info: Info,
+    /// Burns that are waiting for workers or at work.
+    at_work: watch::Sender<usize>,
+}
+
+/// Counts one burn for as long as it lives: also one whose client has gone.
+struct AtWork<'a>(&'a watch::Sender<usize>);
+
+impl<'a> AtWork<'a> {
+    fn begin(count: &'a watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count)
+    }
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
 }
 
 /// The answer of `/info`.
@@ -171,6 +227,7 @@ async fn burn(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
         Ok(params) => params,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, error.to_string(), Some(error.parameter)),
     };
+    let _at_work = AtWork::begin(&shared.at_work);
     let parts = params.parts();
     let work_ns = parts.iter().copied().sum();
     match shared.pool.run(&parts).await.map(|workers| server_span(accepted_ns, work_ns, workers)) {
@@ -178,6 +235,16 @@ async fn burn(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
         Ok(None) => refuse(StatusCode::INTERNAL_SERVER_ERROR, PoolError::WorkerLost.to_string(), None),
         Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), None),
     }
+}
+
+/// Refuses a request with a body: none has a use for one, and unread it would stand in the way of the next request.
+async fn without_body(request: Request, next: Next) -> Response {
+    if request.body().is_end_stream() {
+        return next.run(request).await;
+    }
+    let refused =
+        refuse(StatusCode::PAYLOAD_TOO_LARGE, "a request here has no body: say all in the query".to_owned(), None);
+    ([(header::CONNECTION, "close")], refused).into_response()
 }
 
 async fn info(State(shared): State<Arc<Shared>>) -> Response {

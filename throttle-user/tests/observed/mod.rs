@@ -17,7 +17,7 @@ use throttle_user::{
     event::{CgroupId, Event, Losses, What},
     probe::{Detail, KernelLayout, Observer, ObserverPlan, observer::RING_BYTES, prerequisites},
     run::{
-        Head, SCHEMA, SweepPlan,
+        Head, Kept, SCHEMA, SweepPlan,
         agree::{Agreement, Check, Quantity},
         derive::{LimitLine, RawLimit, RunLine, derive},
         environment::{Environment, stolen},
@@ -166,7 +166,7 @@ impl Bench {
             clock: ClockAnchor::take(),
             ending: Ending::Complete,
         };
-        let raw = RawLimit { begin, spans: vec![], end: Some(end) };
+        let raw = RawLimit { begin, spans: vec![], end: Some(end), kept: Kept::All };
         let setting = raw.setting(&self.head.environment);
         let derived = derive(&self.head, &raw, events.clone());
         let line = derived.lines.into_iter().find_map(|line| match line {
@@ -230,7 +230,7 @@ pub(crate) fn mentions(event: &Event, cgroup: CgroupId) -> bool {
 
 fn quiet(levels: &[(LevelName, Group)]) -> bool {
     let groups: Vec<&Group> = levels.iter().map(|(_, group)| group).collect();
-    matches!(wait_quiet(&groups, DEADLINE).expect("readable"), Quietness::Quiet { .. })
+    matches!(wait_quiet(&groups, DEADLINE, || false).expect("readable"), Quietness::Quiet { .. })
 }
 
 fn readings(levels: &[(LevelName, Group)]) -> Vec<LevelReading> {
@@ -280,7 +280,8 @@ impl Observed {
 
     /// Boundaries at which a CPU was throttled by a level.
     pub(crate) fn nr_throttled(&self, level: LevelName) -> u64 {
-        self.line.levels.iter().find(|line| line.level == level).map_or(0, |line| line.observed.nr_throttled)
+        let line = self.line.levels.iter().find(|line| line.level == level);
+        line.and_then(|line| line.observed.as_ref()).map_or(0, |observed| observed.nr_throttled)
     }
 
     /// Keeps the events of a case that failed, and says where.

@@ -67,9 +67,10 @@ fn text(value: &Value) -> String {
 
 fn cells(row: &Value) -> Vec<String> {
     let two = |value: &Value| value.as_f64().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+    let of = if row["n"] == row["planned"] { String::new() } else { format!("/{}", row["planned"]) };
     let n = match row["failed"].as_u64() {
-        Some(0) => row["n"].to_string(),
-        _ => format!("{} ({} failed)", row["n"], row["failed"]),
+        Some(0) => format!("{}{of}", row["n"]),
+        _ => format!("{}{of} ({} failed)", row["n"], row["failed"]),
     };
     let model = match &row["model"] {
         Value::Null => "-".to_owned(),
@@ -77,7 +78,11 @@ fn cells(row: &Value) -> Vec<String> {
     };
     let periods = match (row["throttled_periods"].as_u64(), row["counted_periods"].as_u64()) {
         (Some(throttled), Some(counted)) => {
-            let percent = (throttled * 100).checked_div(counted).map_or_else(String::new, |part| format!(" {part}%"));
+            let percent = match (throttled * 1_000 + counted / 2).checked_div(counted) {
+                None => String::new(),
+                Some(permille) if permille < 100 && throttled > 0 => format!(" {}.{}%", permille / 10, permille % 10),
+                Some(_) => format!(" {}%", (throttled * 100 + counted / 2) / counted),
+            };
             format!("{throttled}/{counted}{percent}")
         }
         _ => "-".to_owned(),

@@ -208,10 +208,11 @@ impl Sink {
         self.progress.finish_and_clear();
         if let Some(mut file) = self.hgrm.take() {
             let written = write_hgrm(&self.record.latency, &mut file).and_then(|()| file.flush());
-            written.context("cannot write the latency distribution").or_exit(Exit::BrokeOff)?;
+            written.with_context(|| format!("cannot write {}", shown(args.hgrm.as_deref()))).or_exit(Exit::BrokeOff)?;
         }
         if let Some(log) = self.hlog.take() {
-            log.finish(now()).context("cannot write the interval log").or_exit(Exit::BrokeOff)?;
+            let written = log.finish(now());
+            written.with_context(|| format!("cannot write {}", shown(args.hlog.as_deref()))).or_exit(Exit::BrokeOff)?;
         }
         if let Some(failure) = self.broken {
             return Err(failure);
@@ -238,6 +239,10 @@ impl Sink {
             }
         }
     }
+}
+
+fn shown(path: Option<&Path>) -> impl std::fmt::Display {
+    path.unwrap_or(Path::new("-")).display()
 }
 
 fn create(path: &Path) -> Result<BufWriter<File>, Failure> {

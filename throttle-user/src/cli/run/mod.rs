@@ -14,20 +14,23 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
+use procfs::Current;
+
+use signals::Signals;
 
 use super::{
-    args,
     exit::{Exit, Failure, OrExit, Verdict, print, tell},
+    limited::{LimitedArgs, not_observed},
 };
 use crate::{
-    cgroup::{Bandwidth, CpuLimit, Hierarchy, Nesting, ScratchPlan, remove_stale},
+    cgroup::{Bandwidth, CpuLimit, Hierarchy, ScratchPlan, remove_stale},
+    event::Event,
     probe::prerequisites,
     report::command::{Shown, text},
     run::{
-        command::{CommandRun, derive},
+        command::{CommandRun, RawCommand, derive},
         environment::Environment,
     },
-    time::DurationNs,
 };
 
 /// Run a command under a CPU limit and say where its threads' time went, period by period.
@@ -45,21 +48,8 @@ pub(super) struct RunArgs {
     /// CPU limit: 200m, 0.5, 2, or unlimited (observes only).
     #[arg(long, value_name = "LIMIT")]
     limit: CpuLimit,
-    /// Limit pod and container, as the kubelet does (the default).
-    #[arg(long, conflicts_with = "flat")]
-    nested: bool,
-    /// Limit the container alone.
-    #[arg(long)]
-    flat: bool,
-    /// CFS period, 1 ms to 1 s.
-    #[arg(long, default_value = "100ms", value_parser = args::some_duration, value_name = "TIME")]
-    period: DurationNs,
-    /// CFS burst.
-    #[arg(long, default_value = "0", value_parser = args::duration, value_name = "TIME")]
-    burst: DurationNs,
-    /// Cgroup to work in, absolute or relative to the cpu controller's mount [default: near this process].
-    #[arg(long, value_name = "CGROUP")]
-    parent: Option<PathBuf>,
+    #[command(flatten)]
+    limited: LimitedArgs,
     /// Write everything as JSON to this file; - is stdout, after the command's own output.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -69,6 +59,10 @@ pub(super) struct RunArgs {
     /// Periods in the report.
     #[arg(long, default_value = "40", value_name = "N")]
     periods_shown: usize,
+    /// Most events kept, for memory is not without end; what comes after is counted and not explained. An event takes some 300
+    /// bytes until the report is made [default: as many as fit in a quarter of the free memory, at most 20 million].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_events: Option<u32>,
     /// No report on stderr.
     #[arg(long)]
     quiet: bool,
@@ -83,31 +77,21 @@ pub(super) struct RunArgs {
 /// Runs the verb.
 pub(super) fn run(args: &RunArgs) -> Verdict {
     let plan = ScratchPlan {
-        nesting: if args.flat { Nesting::Flat } else { Nesting::Nested },
+        nesting: args.limited.nesting(),
         bandwidth: bandwidth(args).or_exit(Exit::BadInput)?,
-        parent: args.parent.clone(),
+        parent: args.limited.parent.clone(),
     };
     let json = args.json.as_deref().map(Json::open).transpose().or_exit(Exit::BadInput)?;
     if args.probe_log {
         super::probe_log();
     }
-    let hierarchy = Hierarchy::find().or_exit(Exit::CannotRun)?;
-    let kernel = prerequisites::kernel_layout(hierarchy.version).or_exit(Exit::CannotRun)?;
-    let environment = Environment::gather(&hierarchy, &kernel.facts);
-    for stale in remove_stale(&hierarchy).or_exit(Exit::CannotRun)? {
-        tell(format_args!("throttle: left behind by process {}: {}", stale.owner.pid, stale.removal));
-    }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().or_exit(Exit::CannotRun)?;
-    let stage = observe::Stage {
-        hierarchy: &hierarchy,
-        kernel: &kernel,
-        plan: &plan,
-        limit: args.limit,
-        command: &args.command,
-        probe_log: args.probe_log,
-    };
-    let (raw, events) = runtime.block_on(observe::run(&stage, environment))?;
+    let (raw, events) = runtime.block_on(async {
+        // Before anything that takes time or leaves something behind.
+        let mut signals = Signals::listen().or_exit(Exit::CannotRun)?;
+        observed(args, &plan, &mut signals).await
+    })?;
     let status = raw.status;
     let run = derive(raw, events);
     if !args.quiet {
@@ -120,9 +104,42 @@ pub(super) fn run(args: &RunArgs) -> Verdict {
     Ok(Exit::Command(status.exit_code()))
 }
 
+async fn observed(
+    args: &RunArgs,
+    plan: &ScratchPlan,
+    signals: &mut Signals,
+) -> Result<(RawCommand, Vec<Event>), Failure> {
+    let hierarchy = Hierarchy::find().or_exit(Exit::CannotRun)?;
+    not_observed(&hierarchy)?;
+    let kernel = prerequisites::kernel_layout(hierarchy.version).or_exit(Exit::CannotRun)?;
+    let environment = Environment::gather(&hierarchy, &kernel.facts);
+    for stale in remove_stale(&hierarchy).or_exit(Exit::CannotRun)? {
+        tell(format_args!("throttle: left behind by process {}: {}", stale.owner.pid, stale.removal));
+    }
+    let stage = observe::Stage {
+        hierarchy: &hierarchy,
+        kernel: &kernel,
+        plan,
+        limit: args.limit,
+        command: &args.command,
+        probe_log: args.probe_log,
+        most_events: args.max_events.map_or_else(most_events, |most| usize::try_from(most).unwrap_or(usize::MAX)),
+    };
+    signals.none_yet()?;
+    observe::run(&stage, signals, environment).await
+}
+
+/// As many events as fit in a quarter of the free memory with what is derived from them.
+fn most_events() -> usize {
+    const MOST: u64 = 20_000_000;
+    const BYTES_EACH: u64 = 300;
+    let free = procfs::Meminfo::current().ok().and_then(|memory| memory.mem_available);
+    let fitting = free.map_or(MOST, |bytes| (bytes / 4 / BYTES_EACH).min(MOST));
+    usize::try_from(fitting).unwrap_or(usize::MAX)
+}
+
 fn bandwidth(args: &RunArgs) -> anyhow::Result<Bandwidth> {
-    let (period_us, burst_us) = (args::whole_us("--period", args.period)?, args::whole_us("--burst", args.burst)?);
-    Ok(args.limit.bandwidth(period_us, burst_us)?)
+    Ok(args.limit.bandwidth(args.limited.period_us()?, args.limited.burst_us()?)?)
 }
 
 /// Where the JSON goes; opened before the command runs, so that a bad name costs nothing.

@@ -1,5 +1,7 @@
 //! Signals while a command runs: the command gets them, and the report is made all the same.
 
+use std::sync::{Arc, OnceLock};
+
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -9,6 +11,8 @@ use tokio::{
     sync::mpsc::{UnboundedReceiver, unbounded_channel},
 };
 
+use crate::cli::exit::{Exit, Failure};
+
 /// Those that would end this process, or that a command may use for its own purposes.
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGUSR2];
@@ -16,6 +20,7 @@ const PASSED_ON: [Signal; 6] =
 /// Signals caught from now on; none of them ends this process any more.
 pub(super) struct Signals {
     caught: UnboundedReceiver<Signal>,
+    first: Arc<OnceLock<Signal>>,
 }
 
 impl Signals {
@@ -24,12 +29,20 @@ impl Signals {
     pub(super) fn listen() -> std::io::Result<Self> {
         let ignored = ignored();
         let (sender, caught) = unbounded_channel();
+        let first = Arc::new(OnceLock::new());
         for kind in PASSED_ON.into_iter().filter(|&kind| !in_mask(ignored, kind)) {
             let mut signals = signal(SignalKind::from_raw(kind as i32))?;
-            let sender = sender.clone();
-            tokio::spawn(async move { while signals.recv().await.is_some() && sender.send(kind).is_ok() {} });
+            let (sender, first) = (sender.clone(), Arc::clone(&first));
+            tokio::spawn(async move {
+                while signals.recv().await.is_some() {
+                    first.get_or_init(|| kind);
+                    if sender.send(kind).is_err() {
+                        return;
+                    }
+                }
+            });
         }
-        Ok(Self { caught })
+        Ok(Self { caught, first })
     }
 
     /// The next one; never, if none is caught.
@@ -40,9 +53,22 @@ impl Signals {
         }
     }
 
-    /// One that has come already.
-    pub(super) fn pending(&mut self) -> Option<Signal> {
-        self.caught.try_recv().ok()
+    /// The first one, if any has come.
+    pub(super) fn first(&self) -> Option<Signal> {
+        self.first.get().copied()
+    }
+
+    /// Fails once a signal has come: for the time before the command is there to have it.
+    pub(super) fn none_yet(&self) -> Result<(), Failure> {
+        match self.first() {
+            None => Ok(()),
+            Some(signal) => Err(Failure::Told {
+                exit: Exit::Interrupted,
+                error: anyhow::anyhow!(
+                    "interrupted by {signal} before the command was started; nothing is left behind"
+                ),
+            }),
+        }
     }
 }
 

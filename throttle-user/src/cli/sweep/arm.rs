@@ -9,19 +9,19 @@ use super::{background::Background, progress::Progress, server::BurnServer};
 use crate::{
     cgroup::{Bandwidth, CpuLimit, Hierarchy, Quota, Scratch, ScratchPlan},
     cli::{
+        exit::tell,
         interrupt::Interrupt,
-        recording::{Recording, Scope, read_levels, wait_until_quiet},
+        recording::{Keeping, Recorded, Recording, Scope, read_levels, wait_until_quiet},
     },
     client::{ClientError, End, LoadPlan, Pace, drive},
     event::Event,
     probe::KernelLayout,
     request::{Outcome, RequestSpan, WorkSpec},
     run::{
-        RunDir, SweepPlan,
+        Kept, Lines, RunDir, SweepPlan,
         derive::RawLimit,
         environment::stolen,
         record::{Ending, LimitBegin, LimitEnd, RawLine},
-        store::Lines,
     },
     time::{ClockAnchor, DurationNs},
 };
@@ -38,14 +38,15 @@ pub(super) struct Bench<'a> {
     pub(super) cpus: u32,
 }
 
-/// Runs one limit. An error means that nothing was recorded of it; what breaks later is in the ending.
+/// Runs one limit; `None` if the user interrupted before it began. An error means that nothing was recorded of it; what breaks
+/// later is in the ending.
 pub(super) async fn run(
     bench: &Bench<'_>,
     limit: CpuLimit,
     bandwidth: Bandwidth,
     record: &mut Lines,
     progress: &Progress,
-) -> Result<(RawLimit, Vec<Event>)> {
+) -> Result<Option<(RawLimit, Vec<Event>)>> {
     let plan = ScratchPlan {
         nesting: bench.plan.nesting,
         bandwidth: Bandwidth { quota: Quota::Unlimited, burst_us: 0, ..bandwidth },
@@ -54,20 +55,30 @@ pub(super) async fn run(
     let mut scratch = Scratch::create(bench.hierarchy, &plan)?;
     scratch.join_driver()?;
     // The server calibrates before its limit is set.
-    let mut server = BurnServer::start(scratch.container().path(), bench.plan.workers()).await?;
+    let mut server = tokio::select! {
+        server = BurnServer::start(scratch.container().path(), bench.plan.workers()) => server?,
+        () = bench.interrupt.asked() => return Ok(None),
+    };
     scratch.set_bandwidth(&bandwidth)?;
     let scope = Scope::of(bench.hierarchy, &scratch)?;
     let unlimited = bandwidth.quota == Quota::Unlimited;
-    let writer = bench.dir.events(limit)?;
-    let recording =
-        block_in_place(|| Recording::start(&scope, bench.kernel, unlimited, bench.probe_log, Some(writer)))?;
+    // A limit's requests are counted, and its events with them: there is no end to guard against.
+    let keeping = Keeping { most: usize::MAX, writer: Some(bench.dir.events(limit)?), on_task: Box::new(|_| {}) };
+    let recording = block_in_place(|| Recording::start(&scope, bench.kernel, unlimited, bench.probe_log, keeping))?;
     warm_up(bench, &server, &recording, &scope).await?;
     let background = match bench.plan.background {
         None => None,
         Some(times) => Some(Background::start(&scratch, times, bench.cpus).await?),
     };
 
-    let quiet = block_in_place(|| wait_until_quiet(&scratch))?;
+    let quiet = block_in_place(|| wait_until_quiet(&scratch, || bench.interrupt.is_asked()))?;
+    if bench.interrupt.is_asked() {
+        if let Some(background) = background {
+            background.stop(Ending::Interrupted).await;
+        }
+        end(server, &scratch).await;
+        return Ok(None);
+    }
     let begin = LimitBegin {
         limit,
         bandwidth,
@@ -84,21 +95,38 @@ pub(super) async fn run(
         None => ending,
         Some(background) => background.stop(ending).await,
     };
-    let (ending, losses, events, after) = conclude(ending, &mut server, &scratch, recording)?;
+    let (ending, losses, events, after) = conclude(bench, ending, &mut server, &scratch, recording)?;
     let clock = ClockAnchor::take();
     let ending = ending.unless_slept(&begin.clock, &clock);
     let (levels, quiet) = after.map_or((None, false), |(levels, quiet)| (Some(levels), quiet));
-    let end = LimitEnd { limit, levels, quiet, stolen_ns: stolen(), losses, clock, ending };
+    let mut ended = LimitEnd { limit, levels, quiet, stolen_ns: stolen(), losses, clock, ending };
     // If the disk is full the raw lines before this one are there all the same; the caller still gets the arm.
-    if let Err(error) = record.write(&RawLine::LimitEnd(end.clone())) {
-        super::super::exit::tell(format_args!("throttle: {error}"));
+    if let Err(error) = record.write(&RawLine::LimitEnd(ended.clone())) {
+        break_off(&mut ended.ending, error.to_string());
     }
-    server.stop().await;
+    end(server, &scratch).await;
     let removal = block_in_place(|| scratch.remove());
     if !removal.is_complete() {
-        super::super::exit::tell(format_args!("throttle: {removal}"));
+        tell(format_args!("throttle: {removal}"));
     }
-    Ok((RawLimit { begin, spans, end: Some(end) }, events))
+    Ok(Some((RawLimit { begin, spans, end: Some(ended), kept: Kept::All }, events)))
+}
+
+/// Ends the server, without the limit that would make it slow.
+async fn end(server: BurnServer, scratch: &Scratch) {
+    // A refusal only makes the wait longer.
+    let _ = scratch.set_bandwidth(&Bandwidth::UNLIMITED);
+    server.stop().await;
+}
+
+/// Something broke; what broke before it, or that the user wanted an end, stands first.
+fn break_off(ending: &mut Ending, cause: String) {
+    match ending {
+        Ending::Complete => *ending = Ending::Broken { cause },
+        Ending::Interrupted => tell(format_args!("throttle: {cause}")),
+        Ending::Broken { cause: first } if first.contains(&cause) => {}
+        Ending::Broken { cause: first } => *first = format!("{first}; {cause}"),
+    }
 }
 
 /// One request under the observer: it learns the kernel's timers from it, and shows that it sees the group's tasks.
@@ -186,20 +214,21 @@ async fn requests(
 type Concluded = (Ending, crate::event::Losses, Vec<Event>, Option<(Vec<crate::run::record::LevelReading>, bool)>);
 
 /// Waits for quiet, reads the counters, stops the observer; what fails here becomes part of the ending.
-fn conclude(ending: Ending, server: &mut BurnServer, scratch: &Scratch, recording: Recording) -> Result<Concluded> {
-    let mut ending = ending;
-    let break_off = |ending: &mut Ending, cause: String| {
-        if *ending == Ending::Complete {
-            *ending = Ending::Broken { cause };
-        }
-    };
+fn conclude(
+    bench: &Bench<'_>,
+    mut ending: Ending,
+    server: &mut BurnServer,
+    scratch: &Scratch,
+    recording: Recording,
+) -> Result<Concluded> {
     if let Some(status) = server.ended()
         && let Ending::Broken { cause } = &mut ending
     {
         *cause = format!("{cause}; the server process ended ({status})");
     }
-    let after = block_in_place(|| wait_until_quiet(scratch)).and_then(|quiet| Ok((read_levels(scratch)?, quiet)));
-    let (events, losses, failed) = block_in_place(|| recording.stop())?;
+    let rest = || wait_until_quiet(scratch, || bench.interrupt.is_overdue());
+    let after = block_in_place(rest).and_then(|quiet| Ok((read_levels(scratch)?, quiet)));
+    let Recorded { events, losses, failed, .. } = block_in_place(|| recording.stop())?;
     if let Some(error) = failed {
         break_off(&mut ending, error.to_string());
     }

@@ -12,25 +12,25 @@ use clap::Args;
 
 use super::{
     args,
-    exit::{Exit, Failure, OrExit, Verdict, print, tell},
+    exit::{Exit, Failure, OrExit, Verdict, is_out_of_files, print, tell},
     interrupt::Interrupt,
+    limited::{LimitedArgs, not_observed},
     report::write_derived,
 };
 use crate::{
-    cgroup::{CpuLimit, Hierarchy, Nesting, ScratchError, Version, remove_stale},
+    cgroup::{CpuLimit, Hierarchy, ScratchError, Version, remove_stale},
     probe::prerequisites,
     report::table,
     request::FanOut,
     run::{
-        Head, RunDir, SCHEMA, SweepPlan,
-        agree::Agreement,
+        Head, RunDir, SCHEMA, StoreError, SweepPlan,
         derive::{Derived, derive},
         environment::Environment,
         record::Ending,
         summary::summarise,
     },
     time::{ClockAnchor, DurationNs},
-    workload::{WORK_MAX, WORK_MIN},
+    workload::{WORK_MAX, WORK_MIN, WORKERS_MAX},
 };
 
 /// Sweep CPU limits with a request stream and say where every request's time went.
@@ -64,27 +64,14 @@ pub(super) struct SweepArgs {
     /// Streams at once.
     #[arg(long, default_value = "1", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     streams: u32,
-    /// Limit pod and container, as the kubelet does (the default).
-    #[arg(long, conflicts_with = "flat")]
-    nested: bool,
-    /// Limit the container alone.
-    #[arg(long)]
-    flat: bool,
-    /// CFS period, 1 ms to 1 s.
-    #[arg(long, default_value = "100ms", value_parser = args::some_duration, value_name = "TIME")]
-    period: DurationNs,
-    /// CFS burst of the limited arms.
-    #[arg(long, default_value = "0", value_parser = args::duration, value_name = "TIME")]
-    burst: DurationNs,
+    #[command(flatten)]
+    limited: LimitedArgs,
     /// Keep all CPUs busy from a group beside the limited ones, with TIMES their weight.
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=100))]
     background: Option<u32>,
-    /// Folder of the run [default: results/<date>-<kernel>-sweep].
+    /// Folder of the run [default: results/<date>-<kernel>-<v1 or v2>-sweep].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Cgroup to work in, absolute or relative to the cpu controller's mount [default: near this process].
-    #[arg(long, value_name = "CGROUP")]
-    parent: Option<PathBuf>,
     /// Print the summary as JSON instead of the table.
     #[arg(long)]
     json: bool,
@@ -103,12 +90,28 @@ pub(super) fn run(args: &SweepArgs) -> Verdict {
     if args.probe_log {
         super::probe_log();
     }
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().or_exit(Exit::CannotRun)?;
+    runtime.block_on(async {
+        // Before anything that takes time or leaves something behind.
+        let interrupt = Interrupt::listen().or_exit(Exit::CannotRun)?;
+        whole(args, plan, &arms, &interrupt).await
+    })
+}
+
+async fn whole(
+    args: &SweepArgs,
+    plan: SweepPlan,
+    arms: &[(CpuLimit, crate::cgroup::Bandwidth)],
+    interrupt: &Interrupt,
+) -> Verdict {
     let hierarchy = Hierarchy::find().or_exit(Exit::CannotRun)?;
+    not_observed(&hierarchy)?;
     let kernel = prerequisites::kernel_layout(hierarchy.version).or_exit(Exit::CannotRun)?;
     let environment = Environment::gather(&hierarchy, &kernel.facts);
     let out = args.out.clone().unwrap_or_else(|| default_out(&environment));
     let head = Head { schema: SCHEMA, plan, requirements: environment.requirements(), environment };
-    let dir = RunDir::create(&out, &head).or_exit(Exit::BadInput)?;
+    let dir = RunDir::create(&out, &head).map_err(unwritable)?;
     for stale in remove_stale(&hierarchy).or_exit(Exit::CannotRun)? {
         tell(format_args!("throttle: left behind by process {}: {}", stale.owner.pid, stale.removal));
     }
@@ -117,11 +120,22 @@ pub(super) fn run(args: &SweepArgs) -> Verdict {
             tell(format_args!("throttle: requirement missed: {} (found: {})", missed.name, missed.found));
         }
     }
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().or_exit(Exit::CannotRun)?;
-    let bench = Bench { args, hierarchy: &hierarchy, kernel: &kernel, head: &head, dir: &dir, arms: &arms };
-    let (derived, broke) = runtime.block_on(sweep(&bench))?;
+    let bench = Bench { args, hierarchy: &hierarchy, kernel: &kernel, head: &head, dir: &dir, arms, interrupt };
+    let (derived, broke) = sweep(&bench).await?;
     conclude(args, &head, &dir, &derived, broke)
+}
+
+/// A folder that cannot be written is bad input, unless it has no room, or this process may open no more files.
+fn unwritable(error: StoreError) -> Failure {
+    Failure::Told { exit: of_store(&error), error: error.into() }
+}
+
+fn of_store(error: &StoreError) -> Exit {
+    match error {
+        error if error.is_full() => Exit::BrokeOff,
+        StoreError::File { source, .. } if is_out_of_files(source) => Exit::CannotRun,
+        _ => Exit::BadInput,
+    }
 }
 
 struct Bench<'a> {
@@ -131,42 +145,45 @@ struct Bench<'a> {
     head: &'a Head,
     dir: &'a RunDir,
     arms: &'a [(CpuLimit, crate::cgroup::Bandwidth)],
+    interrupt: &'a Interrupt,
 }
 
 /// Runs the arms until one breaks or the user interrupts; what was derived is returned in every case.
 async fn sweep(bench: &Bench<'_>) -> Result<(Vec<Derived>, Option<Failure>), Failure> {
-    let interrupt = Interrupt::listen().or_exit(Exit::CannotRun)?;
-    let mut record = bench.dir.record().or_exit(Exit::BadInput)?;
-    let mut runs = bench.dir.derived(super::report::RUNS).or_exit(Exit::BadInput)?;
-    let mut periods = bench.dir.derived(super::report::PERIODS).or_exit(Exit::BadInput)?;
+    let mut record = bench.dir.record().map_err(unwritable)?;
+    let mut runs = bench.dir.derived(super::report::RUNS).map_err(unwritable)?;
+    let mut periods = bench.dir.derived(super::report::PERIODS).map_err(unwritable)?;
     let progress = progress::Progress::new(&bench.head.plan, bench.args.quiet || bench.args.json);
     let shared = arm::Bench {
         hierarchy: bench.hierarchy,
         kernel: bench.kernel,
         plan: &bench.head.plan,
-        parent: bench.args.parent.clone(),
+        parent: bench.args.limited.parent.clone(),
         dir: bench.dir,
-        interrupt: &interrupt,
+        interrupt: bench.interrupt,
         probe_log: bench.args.probe_log,
         cpus: bench.head.environment.cpus,
     };
     let mut done = Vec::new();
     let mut broke = None;
     for &(limit, bandwidth) in bench.arms {
+        if bench.interrupt.is_asked() {
+            break;
+        }
         progress.limit(limit);
         let (raw, events) = match arm::run(&shared, limit, bandwidth, &mut record, &progress).await {
-            Ok(ran) => ran,
+            Ok(Some(ran)) => ran,
+            Ok(None) => break,
             Err(error) => {
-                let exit = match error.downcast_ref::<ScratchError>() {
-                    Some(ScratchError::Place(_)) => Exit::BadInput,
-                    _ if done.is_empty() => Exit::CannotRun,
-                    _ => Exit::BrokeOff,
-                };
+                let exit = exit_of(&error, done.is_empty());
                 broke = Some(Failure::Told { exit, error: error.context(format!("limit {limit}")) });
                 break;
             }
         };
-        let ending = raw.end.as_ref().map(|end| end.ending.clone());
+        let broken = match raw.end.as_ref().map(|end| &end.ending) {
+            Some(Ending::Broken { cause }) => Some(format!("limit {limit} broke off: {cause}")),
+            Some(Ending::Interrupted | Ending::Complete) | None => None,
+        };
         let derived = derive(bench.head, &raw, events);
         let written = derived
             .lines
@@ -174,31 +191,33 @@ async fn sweep(bench: &Bench<'_>) -> Result<(Vec<Derived>, Option<Failure>), Fai
             .try_for_each(|line| runs.write(line))
             .and_then(|()| derived.periods.iter().try_for_each(|line| periods.write(line)));
         done.push(derived);
-        if let Err(error) = written {
-            broke = Some(Failure::Told { exit: Exit::BrokeOff, error: error.into() });
-            break;
-        }
-        match ending {
-            Some(Ending::Broken { cause }) => {
-                let error = anyhow!("limit {limit} broke off: {cause}");
-                broke = Some(Failure::Told { exit: Exit::BrokeOff, error });
-                break;
-            }
-            Some(Ending::Interrupted) => break,
-            Some(Ending::Complete) | None => {}
-        }
-        if interrupt.is_asked() {
+        // What broke first stands first: it is about the raw files, from which the others can be made again.
+        let causes: Vec<String> = broken.into_iter().chain(written.err().map(|error| error.to_string())).collect();
+        if !causes.is_empty() {
+            broke = Some(Failure::Told { exit: Exit::BrokeOff, error: anyhow!(causes.join("; ")) });
             break;
         }
     }
     progress.done();
-    if interrupt.is_asked() && broke.is_none() {
-        broke = Some(Failure::Told {
-            exit: Exit::Interrupted,
-            error: anyhow!("interrupted; what was measured is in {}", bench.dir.path().display()),
-        });
+    if bench.interrupt.is_asked() && broke.is_none() {
+        let error = if done.is_empty() {
+            anyhow!("interrupted before anything was measured; nothing is left behind")
+        } else {
+            anyhow!("interrupted; what was measured is in {}", bench.dir.path().display())
+        };
+        broke = Some(Failure::Told { exit: Exit::Interrupted, error });
     }
     Ok((done, broke))
+}
+
+/// What an arm that could not begin means for the whole.
+fn exit_of(error: &anyhow::Error, is_first: bool) -> Exit {
+    match (error.downcast_ref::<ScratchError>(), error.downcast_ref::<StoreError>()) {
+        (Some(ScratchError::Place(_)), _) => Exit::BadInput,
+        _ if !is_first => Exit::BrokeOff,
+        (_, Some(error)) => of_store(error),
+        _ => Exit::CannotRun,
+    }
 }
 
 /// Writes summary and report, prints the table, and says how it ended.
@@ -207,7 +226,7 @@ fn conclude(args: &SweepArgs, head: &Head, dir: &RunDir, derived: &[Derived], br
         && let Some(failure) = broke
     {
         // Nothing was measured: the same command can be given again with the same folder.
-        dir.clone().discard();
+        dir.discard(head);
         return Err(failure);
     }
     let summary = summarise(head, derived);
@@ -222,11 +241,13 @@ fn conclude(args: &SweepArgs, head: &Head, dir: &RunDir, derived: &[Derived], br
         tell(format_args!("run folder: {}", dir.path().display()));
     }
     if let Some(failure) = broke {
+        if let Err(error) = written {
+            tell(format_args!("throttle: {error:#}"));
+        }
         return Err(failure);
     }
     written.or_exit(Exit::BrokeOff)?;
-    let right = summary.limits.iter().all(|limit| limit.agreement == Agreement::Agrees && limit.failed == 0);
-    Ok(if right { Exit::Done } else { Exit::NotRight })
+    Ok(if summary.is_right() { Exit::Done } else { Exit::NotRight })
 }
 
 fn plan(args: &SweepArgs) -> anyhow::Result<SweepPlan> {
@@ -237,6 +258,13 @@ fn plan(args: &SweepArgs) -> anyhow::Result<SweepPlan> {
         WORK_MIN.as_millis_f64(),
         WORK_MAX.as_millis_f64()
     );
+    let workers = u64::from(args.threads) * u64::from(args.streams);
+    anyhow::ensure!(
+        workers <= u64::from(WORKERS_MAX),
+        "--threads {} times --streams {} makes {workers} worker threads, but a server has at most {WORKERS_MAX}: lower one",
+        args.threads,
+        args.streams
+    );
     Ok(SweepPlan {
         limits: args.limits.clone(),
         requests: args.requests,
@@ -246,14 +274,14 @@ fn plan(args: &SweepArgs) -> anyhow::Result<SweepPlan> {
         threads: args.threads,
         mode: args.mode,
         streams: args.streams,
-        nesting: if args.flat { Nesting::Flat } else { Nesting::Nested },
-        period_us: args::whole_us("--period", args.period)?,
-        burst_us: args::whole_us("--burst", args.burst)?,
+        nesting: args.limited.nesting(),
+        period_us: args.limited.period_us()?,
+        burst_us: args.limited.burst_us()?,
         background: args.background,
     })
 }
 
-/// `results/<date>-<kernel>-sweep`, with a number when that is taken.
+/// `results/<date>-<kernel>-<version>-sweep`, with a number when that is taken.
 fn default_out(environment: &Environment) -> PathBuf {
     let seconds = i64::try_from(ClockAnchor::take().realtime_ns / 1_000_000_000).unwrap_or(0);
     let date = jiff::Timestamp::from_second(seconds)

@@ -17,8 +17,8 @@ use crate::client::Target;
 
 /// Calibration and start take well under a second of CPU; a limit is not set yet.
 const START: Duration = Duration::from_secs(60);
-/// A throttled server needs several periods to answer what it has and end.
-const STOP: Duration = Duration::from_secs(20);
+/// Its limit is lifted by then: only a server that is stopped, or burns on for nobody, takes longer.
+const STOP: Duration = Duration::from_secs(3);
 
 /// A running server.
 pub(super) struct BurnServer {
@@ -69,7 +69,7 @@ impl BurnServer {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Asks it to end and waits; kills it if it does not.
+    /// Asks it to end and waits; kills it if it does not (also one that SIGSTOP has stopped, which cannot hear the asking).
     pub(super) async fn stop(mut self) {
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
             // It may be gone already: then there is nothing to stop.
