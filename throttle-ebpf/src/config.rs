@@ -32,6 +32,12 @@ pub struct Layout {
     pub task_pid: u32,
     /// `task_struct.sched_info.last_arrival` (CONFIG_SCHED_INFO)
     pub task_last_arrival: u32,
+    /// `task_struct.signal`
+    pub task_signal: u32,
+    /// `task_struct.thread_node`
+    pub task_thread_node: u32,
+    /// `signal_struct.thread_head`
+    pub signal_thread_head: u32,
     /// `task_struct.throttled` (6.18+): its presence is the task era
     pub task_throttled: u32,
     /// `sched_entity.cfs_rq`

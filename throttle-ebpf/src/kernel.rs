@@ -23,6 +23,9 @@ pub(crate) static LAYOUT: Layout = Layout {
     task_prio: ABSENT,
     task_pid: ABSENT,
     task_last_arrival: ABSENT,
+    task_signal: ABSENT,
+    task_thread_node: ABSENT,
+    signal_thread_head: ABSENT,
     task_throttled: ABSENT,
     se_cfs_rq: ABSENT,
     se_parent: ABSENT,
@@ -231,9 +234,14 @@ impl Task {
         if present!(task_throttled) {
             Checked::load::<u8>(self.0, offset!(task_throttled)) != 0
         } else {
-            // RT and deadline tasks (and PI-boosted ones) have prio < MAX_RT_PRIO = 100 and are not subject to the quota.
-            hierarchy && Checked::load::<i32>(self.0, offset!(task_prio)) >= 100
+            hierarchy && !self.exempt()
         }
+    }
+
+    /// Not subject to any quota now: RT and deadline tasks, and PI-boosted ones, have prio < `MAX_RT_PRIO` = 100.
+    #[inline(always)]
+    pub(crate) fn exempt(self) -> bool {
+        Checked::load::<i32>(self.0, offset!(task_prio)) < 100
     }
 
     /// What of this CPU's time the scheduler has charged to nobody; see [`throttle_ebpf::record::Switch::uncharged`].

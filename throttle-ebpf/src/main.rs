@@ -6,6 +6,7 @@
 #![no_main]
 #![expect(clippy::needless_pass_by_value, reason = "aya's program macros call with the context by value")]
 
+mod attach;
 mod csd;
 mod emit;
 mod kernel;

@@ -39,6 +39,19 @@ pub(crate) static CSD: PerCpuArray<Listed> = PerCpuArray::with_max_entries(1, 0)
 #[map]
 pub(crate) static OPEN: HashMap<u64, u8> = HashMap::with_max_entries(32_768, 0);
 
+/// A key of [`OPEN`].
+#[inline(always)]
+pub(crate) fn open_key(cgroup: u64, cpu: u32) -> u64 {
+    (cgroup << 16) ^ u64::from(cpu)
+}
+
+/// A queue is reported throttled: the next task of its group on that CPU with no level out of quota is reported too.
+#[inline(always)]
+pub(crate) fn opened(cgroup: u64, cpu: u32) {
+    // A full map loses the report of an end that no timer shows, no more.
+    let _ = OPEN.insert(open_key(cgroup, cpu), 1, 0);
+}
+
 /// Detail wanted for a limited cgroup.
 #[inline(always)]
 pub(crate) fn detail(cgroup: u64) -> u32 {

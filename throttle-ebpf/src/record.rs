@@ -38,8 +38,12 @@ pub mod kind {
     pub const SLACK: u8 = 6;
     /// [`super::Queue`]
     pub const QUEUE: u8 = 7;
+    /// [`super::Attach`]
+    pub const ATTACH: u8 = 8;
     /// Number of kinds.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 9;
+    /// Room for their counts: a power of two, so that a mask keeps an index inside.
+    pub const SLOTS: usize = 16;
 }
 
 /// One `sched_switch`. A side whose task is not watched has thread id 0 and cgroup 0.
@@ -98,6 +102,10 @@ pub mod switch_flag {
     pub const PREV_HIERARCHY: u8 = 4;
     /// The same for `next`.
     pub const NEXT_HIERARCHY: u8 = 8;
+    /// No limit holds `prev`: it is not in the fair class now (real-time, deadline, or boosted to either).
+    pub const PREV_EXEMPT: u8 = 16;
+    /// The same for `next`.
+    pub const NEXT_EXEMPT: u8 = 32;
 }
 
 /// Values of [`Switch::prev_left`].
@@ -117,7 +125,7 @@ pub mod left {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(FromBytes, IntoBytes, Immutable, KnownLayout))]
 pub struct Wake {
-    /// Flags: none.
+    /// Flags: [`wake_flag`].
     pub header: Header,
     /// kernfs id of the task's leaf cgroup.
     pub cgroup: u64,
@@ -233,6 +241,12 @@ pub struct Queue {
     pub pad: [u8; 6],
 }
 
+/// Bits of [`Wake`]'s flags.
+pub mod wake_flag {
+    /// No limit holds the task: see [`super::switch_flag::PREV_EXEMPT`].
+    pub const EXEMPT: u8 = 1;
+}
+
 /// Values of [`Queue::cause`].
 pub mod cause {
     /// The period timer.
@@ -243,6 +257,28 @@ pub mod cause {
     pub const CSD: u8 = 2;
 }
 
+/// One thread of a `cgroup_attach_task`, after the move: any thread on the node, and also one that was moved in another
+/// controller's hierarchy and stays where it is in this one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(FromBytes, IntoBytes, Immutable, KnownLayout))]
+pub struct Attach {
+    /// Flags: [`attach_flag`].
+    pub header: Header,
+    /// kernfs id of the leaf cgroup the scheduler now has the thread in; 0 for an autogroup.
+    pub cgroup: u64,
+    /// The thread.
+    pub tid: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// Bits of [`Attach`]'s flags.
+pub mod attach_flag {
+    /// The thread is asleep.
+    pub const BLOCKED: u8 = 1;
+}
+
 /// One CPU's own account, a value of the probe's per-CPU `STATE` map.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -250,12 +286,12 @@ pub mod cause {
 pub struct CpuState {
     /// Records tried so far; the next record's [`Header::seq`] is its low half.
     pub tried: u64,
+    /// The same by [`kind`].
+    pub produced: [u64; kind::SLOTS],
     /// Records that found the ring buffer full, by [`kind`].
-    pub lost: [u64; kind::COUNT],
+    pub lost: [u64; kind::SLOTS],
     /// Timer or CSD runs with more throttled queues than could be listed.
     pub truncated: u64,
-    /// Queues of unlisted groups that this CPU still has to see released (edges detail).
-    pub open: u64,
 }
 
 const _: () = {
@@ -266,5 +302,7 @@ const _: () = {
     assert!(size_of::<Exit>() == 32);
     assert!(size_of::<Timer>() == 112);
     assert!(size_of::<Queue>() == 56);
-    assert!(size_of::<CpuState>() == 88);
+    assert!(size_of::<Attach>() == 32);
+    assert!(kind::COUNT <= kind::SLOTS && kind::SLOTS.is_power_of_two());
+    assert!(size_of::<CpuState>() == 272);
 };

@@ -8,9 +8,9 @@ use throttle_ebpf::{
 };
 
 use crate::{
-    emit::{emit, with_state},
+    emit::emit,
     kernel::{Checked, Group, Task, config, offset, present, read_map_value, this_cpu},
-    maps::{LEARNED, OPEN, detail},
+    maps::{LEARNED, OPEN, detail, open_key, opened},
 };
 
 /// `sched_switch(bool preempt, struct task_struct *prev, struct task_struct *next, …)`; the rq lock is held, so this CPU's
@@ -35,6 +35,7 @@ struct Side {
     cgroup: u64,
     levels: Levels,
     hierarchy: bool,
+    exempt: bool,
     detail: u32,
 }
 
@@ -44,6 +45,7 @@ impl Side {
         cgroup: 0,
         levels: Levels { throttled: 0, counting: 0, counting_local: 0 },
         hierarchy: false,
+        exempt: false,
         detail: 0,
     };
 
@@ -60,7 +62,7 @@ impl Side {
         }
         let hierarchy = task.queue().throttle_count() != 0;
         let levels = if hierarchy { task.throttled_levels() } else { Levels::default() };
-        Self { tid: task.tid(), cgroup, levels, hierarchy, detail }
+        Self { tid: task.tid(), cgroup, levels, hierarchy, exempt: task.exempt(), detail }
     }
 
     #[inline(always)]
@@ -108,6 +110,12 @@ fn switch(ctx: &BtfTracePointContext, prev: Task, next: Task) {
     if to.hierarchy {
         flags |= switch_flag::NEXT_HIERARCHY;
     }
+    if from.exempt {
+        flags |= switch_flag::PREV_EXEMPT;
+    }
+    if to.exempt {
+        flags |= switch_flag::NEXT_EXEMPT;
+    }
     emit(kind::SWITCH, flags, None, |header| Switch {
         header,
         prev_tid: from.tid,
@@ -135,25 +143,14 @@ fn switch(ctx: &BtfTracePointContext, prev: Task, next: Task) {
 fn edge(from: &Side, to: &Side, prev_left: u8) -> bool {
     let mut report = false;
     if from.watched() && (from.hierarchy || prev_left == left::THROTTLED) {
-        if OPEN.insert(open_key(from.cgroup), 1, u64::from(aya_ebpf::bindings::BPF_NOEXIST)).is_ok() {
-            with_state(|state| state.open = state.open.wrapping_add(1));
-        }
+        opened(from.cgroup, this_cpu());
         report = true;
     }
-    if to.watched()
-        && !to.hierarchy
-        && with_state(|state| state.open) != Some(0)
-        && OPEN.remove(open_key(to.cgroup)).is_ok()
-    {
-        with_state(|state| state.open = state.open.saturating_sub(1));
-        report = true;
+    if to.watched() && !to.hierarchy {
+        let key = open_key(to.cgroup, this_cpu());
+        report |= OPEN.get_ptr(key).is_some() && OPEN.remove(key).is_ok();
     }
     report
-}
-
-#[inline(always)]
-fn open_key(cgroup: u64) -> u64 {
-    (cgroup << 16) ^ u64::from(this_cpu())
 }
 
 /// Learns the addresses of the kernel's timer and CSD functions from the first watched group seen: every group has its timers

@@ -1,9 +1,16 @@
-//! Wakeups, migrations and exits of the tasks of selected groups.
+//! Wakeups, migrations and exits of the tasks of selected groups, and wakeups that are edges.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
-use throttle_ebpf::record::{Exit, Levels, Migrate, Wake, kind};
+use throttle_ebpf::{
+    config::{DETAIL_EDGES, DETAIL_TASKS},
+    record::{Exit, Levels, Migrate, Wake, kind, wake_flag},
+};
 
-use crate::{emit::emit, kernel::Task, maps::wants_tasks};
+use crate::{
+    emit::emit,
+    kernel::{Task, present},
+    maps::{detail, opened, wants_tasks},
+};
 
 /// `sched_wakeup(struct task_struct *)`; the target CPU's rq lock is held and the task is queued.
 #[btf_tracepoint(function = "sched_wakeup")]
@@ -47,14 +54,32 @@ pub(crate) fn sched_process_exit(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn wake(task: Task, kind: u8) {
-    let Some(cgroup) = selected(task) else { return };
+    let group = task.group();
+    if !group.limited() {
+        return;
+    }
+    let cgroup = group.id();
+    let detail = detail(cgroup);
+    if detail < DETAIL_EDGES {
+        return;
+    }
     let queue = task.queue();
     let hierarchy = queue.throttle_count() != 0;
-    emit(kind, 0, None, |header| Wake {
+    let target_cpu = queue.cpu();
+    if detail < DETAIL_TASKS {
+        // Up to 6.17 the wakeup may be what finds the quota out (kernel/sched/fair.c, `check_enqueue_throttle`), or be the queue's
+        // first victim: no switch shows it. From 6.18 on the task gets the CPU first.
+        if present!(task_throttled) || !hierarchy {
+            return;
+        }
+        opened(cgroup, target_cpu);
+    }
+    let flags = if task.exempt() { wake_flag::EXEMPT } else { 0 };
+    emit(kind, flags, None, |header| Wake {
         header,
         cgroup,
         tid: task.tid(),
-        target_cpu: queue.cpu(),
+        target_cpu,
         levels: if hierarchy { task.throttled_levels() } else { Levels::default() },
         hierarchy: u8::from(hierarchy),
         pad: 0,

@@ -29,8 +29,9 @@ impl MonoNs {
 
 impl Add<DurationNs> for MonoNs {
     type Output = Self;
+    /// Stamps come from files as well: one near the end of time stays there.
     fn add(self, length: DurationNs) -> Self {
-        Self(self.0 + length.0)
+        Self(self.0.saturating_add(length.0))
     }
 }
 
@@ -81,13 +82,13 @@ impl DurationNs {
 impl Add for DurationNs {
     type Output = Self;
     fn add(self, other: Self) -> Self {
-        Self(self.0 + other.0)
+        Self(self.0.saturating_add(other.0))
     }
 }
 
 impl AddAssign for DurationNs {
     fn add_assign(&mut self, other: Self) {
-        self.0 += other.0;
+        *self = *self + other;
     }
 }
 
@@ -100,7 +101,7 @@ impl Sub for DurationNs {
 
 impl std::iter::Sum for DurationNs {
     fn sum<I: Iterator<Item = Self>>(lengths: I) -> Self {
-        Self(lengths.map(|length| length.0).sum())
+        lengths.fold(Self::ZERO, Add::add)
     }
 }
 

@@ -42,7 +42,7 @@ fn line(parts: &[(u64, u64, State)]) -> ThreadLine {
         .iter()
         .map(|&(from, to, state)| Segment { span: span(from, to), state, uncharged: DurationNs::ZERO })
         .collect();
-    ThreadLine { cgroup: CONTAINER, segments }
+    ThreadLine::in_one(CONTAINER, segments)
 }
 
 fn throttle(cgroup: CgroupId, from: u64, to: u64) -> Throttle {
@@ -105,8 +105,7 @@ fn timeline() -> Timeline {
         ]),
         idle: BTreeMap::from([(0, Spans::union([span(1_050, 1_090)])), (1, Spans::union([span(900, 1_600)]))]),
         idle_unknown: Spans::default(),
-        gaps: vec![],
-        untraced: 0,
+        ..Timeline::default()
     }
 }
 

@@ -5,7 +5,7 @@
 //! counts, CPUs), `NAME.requests.jsonl` (the servers' spans) and `NAME.txt` (what they come to). Times in the text are ns from
 //! the first event.
 
-use std::{fmt::Write as _, fs, path::PathBuf};
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::PathBuf};
 
 use serde::{Deserialize, de::DeserializeOwned};
 use throttle_user::{
@@ -68,8 +68,14 @@ fn a_recording_cut_off_within_a_request_comes_to_the_committed_text() {
 /// Everything that is concluded, a line each.
 fn render(name: &str) -> String {
     let recorded: Recorded = serde_json::from_str(&read(name, "setting.json")).expect("a setting");
-    let paths = recorded.paths.iter().map(|path| (path[0], path.clone())).collect();
-    let setting = Setting { paths, counts_from: recorded.counts_from, cpus: recorded.cpus, watched_until: None };
+    let setting = Setting {
+        paths: recorded.paths.iter().map(|path| (path[0], path.clone())).collect(),
+        followed: recorded.paths.iter().map(|path| path[0]).collect(),
+        counts_from: recorded.counts_from,
+        cpus: recorded.cpus,
+        watched_until: None,
+        tried: BTreeMap::new(),
+    };
     let timeline = Timeline::build(lines::<Event>(name, "jsonl"), &setting);
     let begin = timeline.span.expect("a recording has events").start;
     let mut text = String::new();

@@ -6,7 +6,11 @@
 #[cfg(test)]
 mod properties;
 
-use std::{iter::Sum, ops::Add};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter::Sum,
+    ops::Add,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +23,7 @@ use crate::{
         boundary::Grid,
         interval::{Span, Spans},
         period::cells_crossed,
-        thread::State,
+        thread::{Departure, Segment, State},
     },
 };
 
@@ -110,6 +114,21 @@ pub struct WorkerShare {
     pub shares: Shares,
 }
 
+/// Why a request's shares are not the whole truth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "because")]
+pub enum Incomplete {
+    /// Records were lost while it was served.
+    RecordsLost,
+    /// A worker left its cgroup for one that is not watched.
+    Left(Departure),
+    /// It is not known what a worker did for some time.
+    NotSeen {
+        /// The worker.
+        tid: u32,
+    },
+}
+
 /// One request, explained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestShare {
@@ -138,24 +157,28 @@ pub struct RequestShare {
     pub workers: Vec<WorkerShare>,
     /// No records were lost in the window and nothing is unknown, of any worker.
     pub complete: bool,
+    /// If not, why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incomplete: Vec<Incomplete>,
 }
 
 /// A timeline made ready to be asked about many requests.
 pub struct Attribution<'a> {
     timeline: &'a Timeline,
+    setting: &'a Setting,
     /// Path of the cgroup the requests run in, leaf first.
     path: &'a [CgroupId],
-    /// Marks of each level of the path on each CPU.
-    marks: Vec<std::collections::BTreeMap<u32, Spans>>,
+    /// Marks of each level on each CPU.
+    marks: BTreeMap<(CgroupId, u32), Spans>,
+    departures: Vec<Departure>,
 }
 
 impl<'a> Attribution<'a> {
     /// For requests served by threads of `leaf`.
     #[must_use]
     pub fn new(timeline: &'a Timeline, setting: &'a Setting, leaf: &'a CgroupId) -> Self {
-        let path = setting.path(leaf);
-        let marks = path.iter().map(|&level| marks(timeline, level)).collect();
-        Self { timeline, path, marks }
+        let (path, departures) = (setting.path(leaf), timeline.departures(setting));
+        Self { timeline, setting, path, marks: marks(timeline), departures }
     }
 
     /// Explains one request; `None` if it has no worker.
@@ -169,9 +192,9 @@ impl<'a> Attribution<'a> {
             let (crossed, throttled) = cells_crossed(grid, window, &held);
             (Some(crossed), throttled)
         });
-        let lost = self.timeline.gaps.iter().any(|gap| gap.span.start < window.end && window.start < gap.span.end);
         let workers: Vec<WorkerShare> = request.workers.iter().map(|worker| self.worker(worker)).collect();
-        let unknown = workers.iter().map(|worker| worker.shares.unknown_ns).sum::<DurationNs>() + shares.unknown_ns;
+        let critical_path = (critical.tid, shares.unknown_ns);
+        let incomplete = self.incomplete(window, &workers, critical_path);
         Some(RequestShare {
             wall_ns: window.length(),
             throttled_both_ns: self.both(critical.tid, window),
@@ -184,9 +207,27 @@ impl<'a> Attribution<'a> {
             cpu_time_ns: request.cpu_time(),
             critical_tid: critical.tid,
             workers,
-            complete: !lost && unknown == DurationNs::ZERO,
+            complete: incomplete.is_empty(),
+            incomplete,
             shares,
         })
+    }
+
+    /// Why a request is not known whole; `critical_path`: its thread, and what is unknown of it in the whole window.
+    fn incomplete(&self, window: Span, workers: &[WorkerShare], critical_path: (u32, DurationNs)) -> Vec<Incomplete> {
+        let lost = self.timeline.gaps.iter().any(|gap| gap.span.start < window.end && window.start < gap.span.end);
+        let of_workers = workers.iter().map(|worker| (worker.worker.tid, worker.shares.unknown_ns));
+        let unknown: BTreeSet<u32> = of_workers
+            .chain([critical_path])
+            .filter(|(_, unknown)| *unknown != DurationNs::ZERO)
+            .map(|(tid, _)| tid)
+            .collect();
+        let why = |tid: u32| {
+            let mut of_thread = self.departures.iter().rev().filter(|departure| departure.tid == tid);
+            let left = of_thread.find(|departure| departure.at_ns < window.end);
+            left.map_or(Incomplete::NotSeen { tid }, |&departure| Incomplete::Left(departure))
+        };
+        lost.then_some(Incomplete::RecordsLost).into_iter().chain(unknown.into_iter().map(why)).collect()
     }
 
     fn worker(&self, worker: &WorkerSpan) -> WorkerShare {
@@ -202,7 +243,7 @@ impl<'a> Attribution<'a> {
         let mut shares = Shares::default();
         let mut held = vec![];
         let mut covered = DurationNs::ZERO;
-        for segment in self.timeline.threads.get(&thread).into_iter().flat_map(|line| line.within(window)) {
+        for (path, segment) in self.segments(thread, window) {
             let length = segment.span.length();
             covered += length;
             match segment.state {
@@ -216,7 +257,7 @@ impl<'a> Attribution<'a> {
                 State::Unknown => shares.unknown_ns += length,
                 State::Throttled { cpu } => {
                     held.push(segment.span);
-                    let own = self.marked(0, cpu, segment.span);
+                    let own = self.marked(&path[..1], cpu, segment.span).total();
                     shares.throttled_own_ns += own;
                     shares.throttled_ancestor_ns += length - own;
                 }
@@ -226,24 +267,30 @@ impl<'a> Attribution<'a> {
         (shares, held)
     }
 
-    fn marked(&self, level: usize, cpu: u32, window: Span) -> DurationNs {
-        self.marks
-            .get(level)
-            .and_then(|cpus| cpus.get(&cpu))
-            .map_or(DurationNs::ZERO, |spans| spans.total_within(window))
+    /// A thread's segments in a window, each with the path of the cgroup it was in: a thread that was moved is held by the limits
+    /// of where it is.
+    fn segments(&self, thread: u32, window: Span) -> impl Iterator<Item = (&[CgroupId], Segment)> + '_ {
+        let line = self.timeline.threads.get(&thread);
+        line.into_iter().flat_map(move |line| {
+            line.within(window).map(|segment| {
+                let leaf = line.stays.iter().rev().find(|stay| stay.since <= segment.span.start);
+                (leaf.map_or(self.path, |stay| self.setting.path(&stay.cgroup)), segment)
+            })
+        })
+    }
+
+    /// When one of these levels was out of quota on a CPU.
+    fn marked(&self, levels: &[CgroupId], cpu: u32, window: Span) -> Spans {
+        let of = levels.iter().filter_map(|&level| self.marks.get(&(level, cpu)));
+        Spans::union(of.flat_map(|spans| spans.within(window)))
     }
 
     fn both(&self, thread: u32, window: Span) -> DurationNs {
-        let segments = self.timeline.threads.get(&thread).into_iter().flat_map(|line| line.within(window));
-        segments
-            .map(|segment| match segment.state {
-                State::Throttled { cpu } => {
-                    let on_cpu = |level: usize| self.marks.get(level).and_then(|cpus| cpus.get(&cpu));
-                    let above = Spans::union(
-                        (1..self.path.len()).filter_map(on_cpu).flat_map(|spans| spans.within(segment.span)),
-                    );
-                    let own = Spans::union(on_cpu(0).into_iter().flat_map(|spans| spans.within(segment.span)));
-                    own.intersect(&above).total()
+        self.segments(thread, window)
+            .map(|(path, segment)| match (segment.state, path) {
+                (State::Throttled { cpu }, [own, above @ ..]) => {
+                    let own = self.marked(std::slice::from_ref(own), cpu, segment.span);
+                    own.intersect(&self.marked(above, cpu, segment.span)).total()
                 }
                 _ => DurationNs::ZERO,
             })
@@ -255,11 +302,11 @@ impl<'a> Attribution<'a> {
     }
 }
 
-/// Marks of a level on each CPU.
-fn marks(timeline: &Timeline, level: CgroupId) -> std::collections::BTreeMap<u32, Spans> {
-    let mut spans: std::collections::BTreeMap<u32, Vec<Span>> = std::collections::BTreeMap::new();
-    for throttle in timeline.throttles.iter().filter(|throttle| throttle.cgroup == level) {
-        spans.entry(throttle.cpu).or_default().push(throttle.span(timeline.end()));
+/// Marks of each level on each CPU.
+fn marks(timeline: &Timeline) -> BTreeMap<(CgroupId, u32), Spans> {
+    let mut spans: BTreeMap<(CgroupId, u32), Vec<Span>> = BTreeMap::new();
+    for throttle in &timeline.throttles {
+        spans.entry((throttle.cgroup, throttle.cpu)).or_default().push(throttle.span(timeline.end()));
     }
-    spans.into_iter().map(|(cpu, spans)| (cpu, Spans::union(spans))).collect()
+    spans.into_iter().map(|(key, spans)| (key, Spans::union(spans))).collect()
 }

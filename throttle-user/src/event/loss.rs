@@ -9,6 +9,9 @@ pub struct CpuLosses {
     pub cpu: u32,
     /// Records it tried to write.
     pub tried: u64,
+    /// The same by kind, only kinds that occurred; absent in older recordings.
+    #[serde(default)]
+    pub produced: Vec<(String, u64)>,
     /// Records lost because the ring buffer was full: kind and number, only kinds with a loss.
     pub lost: Vec<(String, u64)>,
     /// Timer or CSD runs with more throttled CPUs than the probe lists.

@@ -90,6 +90,9 @@ pub struct OnCpu {
     /// Whether the queue's `throttle_count` was not zero.
     #[serde(rename = "h", default, skip_serializing_if = "std::ops::Not::not")]
     pub hierarchy: bool,
+    /// Not in the fair class now (real-time, deadline, or boosted to either): no limit holds it.
+    #[serde(rename = "x", default, skip_serializing_if = "std::ops::Not::not")]
+    pub exempt: bool,
 }
 
 /// What ran the end of a throttle.
@@ -188,6 +191,24 @@ pub struct QueueState {
     pub release: Release,
 }
 
+impl What {
+    /// Name of its kind, as losses are counted.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Switch { .. } => "switch",
+            Self::Wakeup { new: false, .. } => "wakeup",
+            Self::Wakeup { new: true, .. } => "wakeup_new",
+            Self::Migrate { .. } => "migrate",
+            Self::Exit { .. } => "exit",
+            Self::Period(_) => "period",
+            Self::Slack(_) => "slack",
+            Self::Queue(_) => "queue",
+            Self::Attach { .. } => "attach",
+        }
+    }
+}
+
 /// Kinds of event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "e", rename_all = "snake_case")]
@@ -249,6 +270,18 @@ pub enum What {
         /// Its leaf cgroup.
         #[serde(rename = "cg")]
         cgroup: CgroupId,
+    },
+    /// `cgroup_attach_task`: a thread was moved, in whatever hierarchy; also threads of groups that are not watched.
+    Attach {
+        /// The thread.
+        #[serde(rename = "tid")]
+        thread: u32,
+        /// The leaf cgroup it is in now, by the cpu controller; 0 = an autogroup.
+        #[serde(rename = "cg")]
+        cgroup: CgroupId,
+        /// It was asleep.
+        #[serde(rename = "bl", default, skip_serializing_if = "std::ops::Not::not")]
+        blocked: bool,
     },
     /// A period boundary.
     Period(TimerRun),

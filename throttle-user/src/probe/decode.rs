@@ -1,7 +1,8 @@
 //! Bytes of the ring buffer to [`Event`]s. Pure: short, long or unknown records are typed errors, never a panic.
 
 use throttle_ebpf::record::{
-    self, Exit, Header, Migrate, NOT_KNOWN, Queue, Switch, Timer, Wake, cause, kind, left, switch_flag, timer_flag,
+    self, Attach, Exit, Header, Migrate, NOT_KNOWN, Queue, Switch, Timer, Wake, attach_flag, cause, kind, left,
+    switch_flag, timer_flag, wake_flag,
 };
 use zerocopy::FromBytes;
 
@@ -56,6 +57,11 @@ pub fn decode(bytes: &[u8]) -> Result<Event, DecodeError> {
         kind::PERIOD => What::Period(timer(&take(bytes, Some(header.kind))?)),
         kind::SLACK => What::Slack(timer(&take(bytes, Some(header.kind))?)),
         kind::QUEUE => queue(&take(bytes, Some(header.kind))?)?,
+        kind::ATTACH => {
+            let Attach { header, cgroup, tid, pad: _ } = take(bytes, Some(header.kind))?;
+            let blocked = header.flags & attach_flag::BLOCKED != 0;
+            What::Attach { thread: tid, cgroup: CgroupId(cgroup), blocked }
+        }
         other => return Err(DecodeError::Kind(other)),
     };
     Ok(Event { at: MonoNs(header.ts), cpu: u32::from(header.cpu), seq: header.seq, what })
@@ -80,7 +86,9 @@ fn switch(record: &Switch) -> Result<What, DecodeError> {
         pad: _,
     } = *record;
     let flag = |bit| header.flags & bit != 0;
-    let side = |thread, cgroup, levels, hierarchy| (cgroup != 0).then_some(on_cpu(thread, cgroup, levels, hierarchy));
+    let side = |thread, cgroup, levels, [hierarchy, exempt]: [u8; 2]| {
+        (cgroup != 0).then_some(on_cpu(thread, cgroup, levels, flag(hierarchy), flag(exempt)))
+    };
     let left = match prev_left {
         left::UNWATCHED => None,
         left::BLOCKED => Some(Left::Blocked),
@@ -89,17 +97,17 @@ fn switch(record: &Switch) -> Result<What, DecodeError> {
         value => return Err(DecodeError::Value { kind: header.kind, field: "prev_left", value }),
     };
     Ok(What::Switch {
-        prev: side(prev_tid, prev_cgroup, prev_levels, flag(switch_flag::PREV_HIERARCHY)),
+        prev: side(prev_tid, prev_cgroup, prev_levels, [switch_flag::PREV_HIERARCHY, switch_flag::PREV_EXEMPT]),
         left,
         uncharged: (uncharged != NOT_KNOWN).then_some(DurationNs(uncharged)),
         ran: (prev_ran != NOT_KNOWN && prev_cgroup != 0).then_some(DurationNs(prev_ran)),
-        next: side(next_tid, next_cgroup, next_levels, flag(switch_flag::NEXT_HIERARCHY)),
+        next: side(next_tid, next_cgroup, next_levels, [switch_flag::NEXT_HIERARCHY, switch_flag::NEXT_EXEMPT]),
         from_idle: flag(switch_flag::PREV_IDLE),
         to_idle: flag(switch_flag::NEXT_IDLE),
     })
 }
 
-fn on_cpu(thread: u32, cgroup: u64, levels: record::Levels, hierarchy: bool) -> OnCpu {
+fn on_cpu(thread: u32, cgroup: u64, levels: record::Levels, hierarchy: bool, exempt: bool) -> OnCpu {
     let record::Levels { throttled, counting, counting_local } = levels;
     OnCpu {
         thread,
@@ -108,12 +116,18 @@ fn on_cpu(thread: u32, cgroup: u64, levels: record::Levels, hierarchy: bool) -> 
         counting: Levels(counting),
         counting_local: Levels(counting_local),
         hierarchy,
+        exempt,
     }
 }
 
 fn wakeup(record: &Wake) -> What {
     let Wake { header, cgroup, tid, target_cpu, levels, hierarchy, pad: _ } = *record;
-    What::Wakeup { task: on_cpu(tid, cgroup, levels, hierarchy != 0), target_cpu, new: header.kind == kind::WAKEUP_NEW }
+    let exempt = header.flags & wake_flag::EXEMPT != 0;
+    What::Wakeup {
+        task: on_cpu(tid, cgroup, levels, hierarchy != 0, exempt),
+        target_cpu,
+        new: header.kind == kind::WAKEUP_NEW,
+    }
 }
 
 fn timer(record: &Timer) -> TimerRun {

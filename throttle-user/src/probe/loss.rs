@@ -4,9 +4,9 @@ use throttle_ebpf::record::{CpuState, kind};
 
 use crate::event::{CpuLosses, Losses};
 
-/// Names of the record kinds, in the order of the wire contract.
+/// Names of the record kinds, in the order of the wire contract; [`crate::event::What::kind`] gives the same.
 const KIND_NAMES: [&str; kind::COUNT] =
-    ["switch", "wakeup", "wakeup_new", "migrate", "exit", "period", "slack", "queue"];
+    ["switch", "wakeup", "wakeup_new", "migrate", "exit", "period", "slack", "queue", "attach"];
 
 /// Losses by the accounts of CPU 0, 1, 2, …, and by the reader's own count of records it did not understand.
 pub(super) fn losses(states: impl IntoIterator<Item = CpuState>, undecoded: u64) -> Losses {
@@ -16,16 +16,17 @@ pub(super) fn losses(states: impl IntoIterator<Item = CpuState>, undecoded: u64)
         .map(|(cpu, state)| CpuLosses {
             cpu,
             tried: state.tried,
-            lost: KIND_NAMES
-                .into_iter()
-                .zip(state.lost)
-                .filter(|&(_, count)| count > 0)
-                .map(|(name, count)| (name.to_owned(), count))
-                .collect(),
+            produced: by_kind(&state.produced),
+            lost: by_kind(&state.lost),
             truncated: state.truncated,
         })
         .collect();
     Losses { cpus, undecoded }
+}
+
+fn by_kind(counts: &[u64]) -> Vec<(String, u64)> {
+    let named = KIND_NAMES.into_iter().zip(counts.iter().copied());
+    named.filter(|&(_, count)| count > 0).map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
 #[cfg(test)]
@@ -41,5 +42,14 @@ mod tests {
         assert_eq!(losses.cpus[0].cpu, 1);
         assert_eq!(losses.cpus[0].lost, [("queue".to_owned(), 3)]);
         assert_eq!((losses.total(), losses.tried()), (6, 10));
+    }
+
+    #[test]
+    fn every_kind_has_the_name_its_event_gives_itself() {
+        let mut bytes = [0_u8; 128];
+        for (kind, name) in (0_u8..).zip(KIND_NAMES) {
+            bytes[14] = kind;
+            assert_eq!(crate::probe::decode::decode(&bytes).map(|event| event.what.kind()), Ok(name));
+        }
     }
 }

@@ -120,6 +120,8 @@ const PROGRAMS: [Attachment; 6] = [
 /// Only from 6.5 on.
 const CSD_PROGRAMS: [Attachment; 2] =
     [("csd_function_entry", "csd_function_entry"), ("csd_function_exit", "csd_function_exit")];
+/// Without it, a thread that leaves a watched group is seen to have left only if the group it goes to is watched as well.
+const ATTACH: Attachment = ("cgroup_attach_task", "cgroup_attach_task");
 /// By the position of `prev` among the arguments.
 const SWITCH: Attachment = ("sched_switch", "sched_switch");
 const SWITCH_STATE_FIRST: Attachment = ("sched_switch_state_first", "sched_switch");
@@ -131,6 +133,8 @@ pub struct Observer {
     states: PerCpuArray<MapData, [u64; STATE_WORDS]>,
     stop: Arc<AtomicBool>,
     reader: Option<JoinHandle<u64>>,
+    /// What could not be attached although it was wanted, and why; the observer does without.
+    missing: Vec<ProbeError>,
 }
 
 const STATE_WORDS: usize = size_of::<CpuState>() / size_of::<u64>();
@@ -172,6 +176,7 @@ impl Observer {
         for &attachment in csd.chain(&PROGRAMS).chain([&switch]) {
             attach(&mut ebpf, attachment, &btf)?;
         }
+        let missing = attach(&mut ebpf, ATTACH, &btf).err().into_iter().collect();
         let stop = Arc::new(AtomicBool::new(false));
         let reader = std::thread::Builder::new()
             .name("ring".into())
@@ -180,7 +185,7 @@ impl Observer {
                 move || read(events, logger, &stop, sink)
             })
             .map_err(|_| ProbeError::Reader)?;
-        Ok(Self { ebpf, groups, states, stop, reader: Some(reader) })
+        Ok(Self { ebpf, groups, states, stop, reader: Some(reader), missing })
     }
 
     /// Changes what is recorded of a cgroup.
@@ -189,6 +194,12 @@ impl Observer {
     /// If the map is full or gone.
     pub fn watch(&mut self, id: CgroupId, detail: Detail) -> Result<(), ProbeError> {
         insert(&mut self.groups, id, detail)
+    }
+
+    /// Optional tracepoints that could not be attached, and why.
+    #[must_use]
+    pub fn missing(&self) -> &[ProbeError] {
+        &self.missing
     }
 
     /// Names of the attached programs.

@@ -38,6 +38,14 @@ fn write(out: &mut String, run: &CommandRun, shown: Shown) -> Result {
     totals(out, run)?;
     out.push('\n');
     threads(out, run, shown.threads)?;
+    for departure in run.departures.iter().take(shown.threads) {
+        let after = departure.at_ns.since(run.started_ns).as_millis_f64() / 1e3;
+        writeln!(
+            out,
+            "note: thread {} left the cgroup after {after:.3} s; what it did then is unknown",
+            departure.tid
+        )?;
+    }
     if run.quota_us.is_some() {
         out.push('\n');
         periods::write(out, run, shown.periods)?;

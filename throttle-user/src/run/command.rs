@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     agree::{Agreement, Check},
-    derive::{LevelLine, RawLimit, agreement, bracket, changed, checks, idle_while_held, level_line},
+    derive::{LevelLine, RawLimit, agreement, bracket, broken, changed, checks, idle_while_held, level_line},
     environment::Environment,
     ledger::Kept,
     need::Need,
@@ -23,6 +23,7 @@ use crate::{
         Setting, Timeline,
         interval::{Span, Spans},
         period::{Activity, PeriodRecord, RELEASE_SLOP, records},
+        thread::Departure,
     },
 };
 
@@ -133,6 +134,9 @@ pub struct CommandRun {
     pub need: Option<Need>,
     /// Whether the kernel's thread ids are those of this pid namespace, so that names could be asked for.
     pub names_known: bool,
+    /// Threads that left the command's cgroups for others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub departures: Vec<Departure>,
     /// Every thread, most throttled first.
     pub threads: Vec<ThreadRow>,
     /// Every period of the container in which its timer ran, in order.
@@ -247,18 +251,24 @@ pub fn explain(raw: RawCommand, timeline: &Timeline, setting: &Setting) -> Comma
             .map(|idle| ratio(idle.0, throttled_wall_ns.0 * u64::from(raw.environment.cpus))),
         denied_idle_ns: activity.denied_idle(timeline, window),
         need: Need::of(
-            timeline.threads.values().filter(|line| setting.path(&line.cgroup).contains(&leaf)),
+            timeline.threads.values().filter(|line| line.was_in(|group| setting.path(&group).contains(&leaf))),
             window,
-            &activity.stopped(),
+            activity.stopped(),
             period,
             raw.environment.cpus,
         ),
+        departures: timeline.departures(setting).into_iter().filter(|it| window.contains(it.at_ns)).collect(),
         threads,
         periods: periods(&raw, timeline, setting, leaf, window),
         levels,
         lost_events,
         untraced_events: timeline.untraced,
-        agreement: agreement(&raw.limit, lost_events, &checks, changed(&raw.limit, timeline, counted)),
+        agreement: agreement(
+            &raw.limit,
+            lost_events,
+            &checks,
+            changed(&raw.limit, timeline, counted).into_iter().chain(broken(timeline)),
+        ),
         checks,
         ending: end.map_or_else(
             || Ending::Broken { cause: "the counters were not read again".to_owned() },
@@ -282,9 +292,12 @@ fn threads(
     let mut rows: Vec<ThreadRow> = timeline
         .threads
         .iter()
-        .filter(|(_, line)| setting.path(&line.cgroup).contains(&leaf))
+        .filter(|(_, line)| line.was_in(|group| setting.path(&group).contains(&leaf)))
         .filter_map(|(&tid, line)| {
-            let life = Span::new(line.segments.first()?.span.start, line.segments.last()?.span.end).clip(window);
+            let seen = Span::new(line.segments.first()?.span.start, line.segments.last()?.span.end);
+            // One that left lives on unseen.
+            let left = line.stays.last().is_some_and(|stay| !setting.follows(stay.cgroup));
+            let life = Span::new(seen.start, if left { window.end } else { seen.end }).clip(window);
             if life.is_empty() {
                 return None;
             }

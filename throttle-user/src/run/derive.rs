@@ -20,7 +20,7 @@ use crate::{
     timeline::{
         Setting, Timeline,
         boundary::{Boundary, rolls, throttled_rolls},
-        interval::{Span, depth},
+        interval::Span,
         period::{Activity, PeriodRecord, records},
     },
 };
@@ -48,7 +48,9 @@ impl RawLimit {
             Kept::All | Kept::None => read,
             Kept::Until { until, .. } => Some(until),
         };
-        Setting { watched_until, ..self.begin.setting(environment) }
+        let cpus = self.end.iter().flat_map(|end| &end.losses.cpus);
+        let tried = cpus.map(|cpu| (cpu.cpu, cpu.tried)).collect();
+        Setting { watched_until, tried, ..self.begin.setting(environment) }
     }
 }
 
@@ -233,20 +235,25 @@ impl Derived {
 #[must_use]
 pub fn derive(head: &Head, raw: &RawLimit, events: Vec<Event>) -> Derived {
     let setting = raw.setting(&head.environment);
-    let timeline = Timeline::build(events, &setting);
+    explain(head, raw, &Timeline::build(events, &setting), &setting)
+}
+
+/// Derives a limit's lines from its raw record and its timeline.
+#[must_use]
+pub fn explain(head: &Head, raw: &RawLimit, timeline: &Timeline, setting: &Setting) -> Derived {
     let leaf = raw.begin.levels.first().map_or(CgroupId(0), |level| level.cgroup_id);
-    let attribution = Attribution::new(&timeline, &setting, &leaf);
+    let attribution = Attribution::new(timeline, setting, &leaf);
     let mut lines: Vec<RunLine> =
         raw.spans.iter().map(|span| request_line(raw.begin.limit, span, &attribution)).collect();
-    let window = bracket(raw, &timeline);
-    let limit = limit_line(head, raw, &timeline, &setting, leaf, window, &mut lines);
+    let window = bracket(raw, timeline);
+    let limit = limit_line(head, raw, timeline, setting, leaf, window, &mut lines);
     lines.push(RunLine::Limit(Box::new(limit)));
     let periods = raw
         .begin
         .levels
         .iter()
         .flat_map(|level| {
-            records(&timeline, &setting, level.cgroup_id)
+            records(timeline, setting, level.cgroup_id)
                 .into_iter()
                 .filter(|period| period.end_ns > window.start && period.end_ns <= window.end)
                 .map(|period| PeriodLine { limit: raw.begin.limit, level: level.level, period })
@@ -315,6 +322,15 @@ fn limit_line(
         .as_ref()
         .map_or(0, |end| end.losses.total())
         .max(timeline.gaps.iter().map(|gap| u64::from(gap.lost)).sum());
+    // The server's threads are where the plan put them: another hand moved them.
+    let left =
+        timeline.departures(setting).into_iter().filter(|departure| window.contains(departure.at_ns)).map(|it| {
+            let after = it.at_ns.since(window.start).as_millis_f64() / 1e3;
+            format!(
+                "thread {} left its cgroup {after:.3} s after the first reading: what it did then is not known",
+                it.tid
+            )
+        });
     let ending = raw.end.as_ref().map_or_else(
         || Ending::Broken { cause: "the run was killed during this limit".to_owned() },
         |end| end.ending.clone(),
@@ -331,7 +347,12 @@ fn limit_line(
         quota_us: quota.us(),
         period_us,
         burst_us,
-        agreement: agreement(raw, lost_events, &checks, changed(raw, timeline, window)),
+        agreement: agreement(
+            raw,
+            lost_events,
+            &checks,
+            changed(raw, timeline, window).into_iter().chain(left).chain(broken(timeline)),
+        ),
         levels,
         elapsed_ns: served.length(),
         pod_cpu_ns: seen.then(|| activity.used(served)),
@@ -365,21 +386,9 @@ fn served(requests: &[&RequestLine], gap: DurationNs) -> Span {
 
 /// Idle CPU time within the held stretches of a window; `None` = idle CPUs not measured.
 pub(super) fn idle_while_held(timeline: &Timeline, activity: &Activity, window: Span) -> Option<DurationNs> {
-    if timeline.idle.is_empty() || timeline.idle_unknown.within(window).next().is_some() {
-        return None;
-    }
-    Some(
-        activity
-            .held()
-            .within(window)
-            .flat_map(|held| {
-                depth(timeline.idle.values().flat_map(move |idle| idle.within(held)))
-                    .windows(2)
-                    .map(|step| DurationNs(step[1].0.since(step[0].0).0 * u64::from(step[0].1)))
-                    .collect::<Vec<_>>()
-            })
-            .sum(),
-    )
+    let idle = timeline.idle_cpus(window)?;
+    let held = activity.held().within(window).flat_map(|held| idle.within(held).collect::<Vec<_>>());
+    Some(held.map(|(span, cpus)| DurationNs(span.length().0.saturating_mul(u64::from(cpus)))).sum())
 }
 
 pub(super) fn level_line(before: &LevelReading, raw: &RawLimit, timeline: &Timeline, window: Span) -> LevelLine {
@@ -493,7 +502,26 @@ pub(super) fn changed(raw: &RawLimit, timeline: &Timeline, window: Span) -> Opti
     })
 }
 
-pub(super) fn agreement(raw: &RawLimit, lost_events: u64, checks: &[Check], changed: Option<String>) -> Agreement {
+/// Where the recording contradicts itself, in words.
+pub(super) fn broken(timeline: &Timeline) -> impl Iterator<Item = String> + '_ {
+    let begin = timeline.span.map_or(MonoNs(0), |span| span.start);
+    let seconds = move |at: MonoNs| at.since(begin).as_millis_f64() / 1e3;
+    timeline.broken.iter().map(move |broken| {
+        let (from, to) = (seconds(broken.span.start), seconds(broken.span.end));
+        format!(
+            "the recording is broken: a stamp between {from:.3} and {to:.3} s of it is wrong, for the period timer of cgroup {} \
+             must have run more often in between than can have gone unseen",
+            broken.cgroup.0
+        )
+    })
+}
+
+pub(super) fn agreement(
+    raw: &RawLimit,
+    lost_events: u64,
+    checks: &[Check],
+    others: impl IntoIterator<Item = String>,
+) -> Agreement {
     let not_compared = |because: &str| Agreement::NotCompared { because: because.to_owned() };
     let Some(end) = &raw.end else { return not_compared("the run was killed before the counters were read again") };
     let Some(after) = &end.levels else {
@@ -534,6 +562,6 @@ pub(super) fn agreement(raw: &RawLimit, lost_events: u64, checks: &[Check], chan
     if lost_events > 0 {
         because.push(format!("{lost_events} records lost"));
     }
-    because.extend(changed);
+    because.extend(others);
     if because.is_empty() { Agreement::Agrees } else { Agreement::Differs { because } }
 }

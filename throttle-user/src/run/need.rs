@@ -146,7 +146,7 @@ mod tests {
             .iter()
             .map(|&(from, to, state)| Segment { span: Span::new(ms(from), ms(to)), state, uncharged: DurationNs::ZERO })
             .collect();
-        ThreadLine { cgroup: CgroupId(1), segments }
+        ThreadLine::in_one(CgroupId(1), segments)
     }
 
     fn need(lines: &[ThreadLine], stopped: &[(u64, u64)], cpus: u32) -> Need {

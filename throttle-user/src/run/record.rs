@@ -1,5 +1,7 @@
 //! Stored types: the head of a run, and the raw lines that are written as things happen.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -61,8 +63,14 @@ impl LimitBegin {
     /// What the timeline must know besides the events.
     #[must_use]
     pub fn setting(&self, environment: &Environment) -> Setting {
-        let paths = self.paths.iter().filter_map(|path| Some((*path.first()?, path.clone()))).collect();
-        Setting { paths, counts_from: environment.counts_from, cpus: environment.cpus, watched_until: None }
+        Setting {
+            paths: self.paths.iter().filter_map(|path| Some((*path.first()?, path.clone()))).collect(),
+            followed: self.levels.iter().map(|level| level.cgroup_id).collect(),
+            counts_from: environment.counts_from,
+            cpus: environment.cpus,
+            watched_until: None,
+            tried: BTreeMap::new(),
+        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::interval::Span;
 use crate::{
     event::{Event, KernelCounters, TimerRun},
     time::{DurationNs, MonoNs},
@@ -36,7 +35,7 @@ pub struct Boundary {
     pub truncated: bool,
     /// The timer is armed again: there must be a run at the next point of the grid.
     pub active: bool,
-    /// Not traced, but it must have been: see [`with_untraced`].
+    /// Not traced, but it must have been: see [`super::untraced`].
     pub inferred: bool,
     /// The kernel's counters at exit, beside; absent when inferred.
     pub kernel: Option<KernelCounters>,
@@ -67,11 +66,11 @@ impl Boundary {
     /// Next point of the grid.
     #[must_use]
     pub fn next_due(&self) -> MonoNs {
-        self.due + DurationNs(self.periods * self.period.0)
+        self.due + DurationNs(self.periods.saturating_mul(self.period.0))
     }
 
     /// A run that was not traced, one period after `self` or more.
-    fn untraced(&self, due: MonoNs, throttled_cpus: u32, active: bool) -> Self {
+    pub(super) fn untraced(&self, due: MonoNs, throttled_cpus: u32, active: bool) -> Self {
         Self {
             due,
             entry: due,
@@ -94,65 +93,21 @@ impl Boundary {
     }
 }
 
-/// What else is known of a group at the points of its grid.
-pub(super) trait Between {
-    /// CPUs that were throttled as the period that ends at `due` ended.
-    fn throttled_cpus(&self, due: MonoNs) -> u32;
-    /// Whether the group surely drew on its pool in a window, so that its timer was armed.
-    fn drew(&self, window: Span) -> bool;
-}
-
-/// Adds the runs that must have been there and were not traced. Not every kernel fires every tracepoint.
-///
-/// An armed timer runs at its next point, and stays armed if the group drew on its pool or is throttled: at the first run
-/// without either it is marked idle, at the second it stops (kernel/sched/fair.c, `do_sched_cfs_period_timer`).
-pub(super) fn with_untraced(seen: Vec<Boundary>, between: &impl Between, end: MonoNs) -> Vec<Boundary> {
-    let mut all = Vec::with_capacity(seen.len());
-    let mut seen = seen.into_iter().peekable();
-    while let Some(boundary) = seen.next() {
-        let mut last = boundary.clone();
-        all.push(boundary);
-        if last.period == DurationNs::ZERO || last.quota.is_none() {
-            continue;
-        }
-        // A run may come late, but within the period, else it would stand for more than one.
-        let until = seen.peek().map_or(end, |next| next.due);
-        let mut idle = !last.throttled();
-        loop {
-            let due = last.next_due();
-            if due + last.period > until + DurationNs(last.period.0 / 2) {
-                break;
-            }
-            let drew = between.drew(Span::new(last.due, due));
-            let throttled_cpus = between.throttled_cpus(due);
-            let armed = last.active || drew;
-            let stays = armed && (drew || throttled_cpus > 0 || !idle);
-            idle = throttled_cpus == 0;
-            let run = last.untraced(due, throttled_cpus, stays);
-            if armed {
-                all.push(run.clone());
-            }
-            last = run;
-        }
-    }
-    all
-}
-
 /// Period rolls seen: what the kernel counts as `nr_periods` (kernel/sched/fair.c, `do_sched_cfs_period_timer`: counted
 /// whenever a quota is set).
 #[must_use]
 pub fn rolls(boundaries: &[Boundary]) -> u64 {
-    boundaries.iter().filter(|boundary| boundary.quota.is_some()).map(|boundary| boundary.periods).sum()
+    total(boundaries.iter().filter(|boundary| boundary.quota.is_some()))
 }
 
 /// Periods that ended with a throttled CPU: what the kernel counts as `nr_throttled`.
 #[must_use]
 pub fn throttled_rolls(boundaries: &[Boundary]) -> u64 {
-    boundaries
-        .iter()
-        .filter(|boundary| boundary.quota.is_some() && boundary.throttled())
-        .map(|boundary| boundary.periods)
-        .sum()
+    total(boundaries.iter().filter(|boundary| boundary.quota.is_some() && boundary.throttled()))
+}
+
+fn total<'a>(boundaries: impl Iterator<Item = &'a Boundary>) -> u64 {
+    boundaries.fold(0, |sum, boundary| sum.saturating_add(boundary.periods))
 }
 
 /// A group's period grid: the points at which its quota is refilled. Fixed for the life of the group while the period is

@@ -58,6 +58,13 @@ pub(super) fn spans(events: &[Event], gaps: &[(usize, Gap)], seen: Span) -> (BTr
         }
         *doing = if to_idle { Doing::Idle { since: event.at } } else { Doing::Busy };
     }
+    for (_, gap) in gaps {
+        let doing = cpus.entry(gap.cpu).or_insert(Doing::NotKnown { since: seen.start, lost: false });
+        if let Doing::Idle { since } = *doing {
+            spans.entry(gap.cpu).or_default().push(Span::new(since, gap.span.start));
+        }
+        *doing = Doing::NotKnown { since: gap.span.start, lost: true };
+    }
     for (cpu, doing) in cpus {
         match doing {
             Doing::Idle { since } => spans.entry(cpu).or_default().push(Span::new(since, seen.end)),

@@ -114,23 +114,39 @@ impl Spans {
     }
 }
 
-/// How many spans of several lie over each instant: a step function, as (from, count) in order, ending with count 0.
-#[must_use]
-pub fn depth(spans: impl IntoIterator<Item = Span>) -> Vec<(MonoNs, u32)> {
-    let mut edges: Vec<(MonoNs, i32)> =
-        spans.into_iter().filter(|span| !span.is_empty()).flat_map(|span| [(span.start, 1), (span.end, -1)]).collect();
-    edges.sort_unstable();
-    let mut steps: Vec<(MonoNs, u32)> = Vec::with_capacity(edges.len());
-    let mut count = 0i32;
-    for (at, change) in edges {
-        count += change;
-        let level = count.unsigned_abs();
-        match steps.last_mut() {
-            Some(last) if last.0 == at => last.1 = level,
-            _ => steps.push((at, level)),
+/// A number that changes at instants: 0 before the first and after the last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steps(Vec<(MonoNs, u32)>);
+
+impl Steps {
+    /// How many of several spans lie over each instant.
+    #[must_use]
+    pub fn depth(spans: impl IntoIterator<Item = Span>) -> Self {
+        let spans = spans.into_iter().filter(|span| !span.is_empty());
+        let mut edges: Vec<(MonoNs, i32)> = spans.flat_map(|span| [(span.start, 1), (span.end, -1)]).collect();
+        edges.sort_unstable();
+        let mut steps: Vec<(MonoNs, u32)> = Vec::with_capacity(edges.len());
+        let mut count = 0i32;
+        for (at, change) in edges {
+            count += change;
+            let level = count.unsigned_abs();
+            match steps.last_mut() {
+                Some(last) if last.0 == at => last.1 = level,
+                _ => steps.push((at, level)),
+            }
         }
+        Self(steps)
     }
-    steps
+
+    /// The stretches inside `window` over which the number is the same and not 0, in order.
+    pub fn within(&self, window: Span) -> impl Iterator<Item = (Span, u32)> + '_ {
+        let first = self.0.partition_point(|(at, _)| *at <= window.start).saturating_sub(1);
+        let last = self.0.partition_point(|(at, _)| *at < window.end).max(first);
+        let ends = self.0[first..].iter().skip(1).map(|(at, _)| *at).chain([MonoNs(u64::MAX)]);
+        let steps = self.0[first..last].iter().zip(ends).filter(|((_, count), _)| *count > 0);
+        let clipped = steps.map(move |(&(at, count), end)| (Span::new(at, end).clip(window), count));
+        clipped.filter(|(span, _)| !span.is_empty())
+    }
 }
 
 #[cfg(test)]
@@ -151,20 +167,16 @@ mod tests {
     }
 
     #[test]
-    fn depth_counts_the_spans_over_each_instant() {
+    fn steps_count_the_spans_over_each_instant() {
+        let steps = Steps::depth([span(0, 10), span(2, 4), span(4, 6), span(20, 21)]);
+        let within = |from, to| steps.within(span(from, to)).collect::<Vec<_>>();
         assert_eq!(
-            depth([span(0, 10), span(2, 4), span(4, 6)]),
-            [(0, 1), (2, 2), (6, 1), (10, 0)].map(|(at, n)| (MonoNs(at), n)).into_iter().fold(
-                vec![],
-                |mut steps: Vec<(MonoNs, u32)>, step| {
-                    if step.0 == MonoNs(6) {
-                        steps.push((MonoNs(4), 2));
-                    }
-                    steps.push(step);
-                    steps
-                }
-            )
+            within(0, 30),
+            [(span(0, 2), 1), (span(2, 4), 2), (span(4, 6), 2), (span(6, 10), 1), (span(20, 21), 1)]
         );
+        assert_eq!(within(3, 7), [(span(3, 4), 2), (span(4, 6), 2), (span(6, 7), 1)]);
+        assert_eq!(within(10, 20), []);
+        assert_eq!(within(25, 30), []);
     }
 
     fn some_spans() -> impl Strategy<Value = Vec<Span>> {

@@ -4,29 +4,38 @@
 //! What is not known is `Unknown`, never guessed.
 
 pub mod boundary;
+mod follow;
 pub mod gap;
 pub mod idle;
 pub mod interval;
 pub mod level;
+mod levels;
+mod open;
 pub mod period;
+mod release;
 pub mod thread;
+mod unseen;
+mod untraced;
 
 #[cfg(test)]
 pub(crate) mod properties;
 #[cfg(test)]
 pub(crate) mod simulated;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     event::{CgroupId, Event, Release, What},
     time::{DurationNs, MonoNs},
 };
 use boundary::Boundary;
+use follow::ThreadTracker;
 use gap::Gap;
-use interval::{Span, Spans};
-use level::{HierarchyThrottle, LevelTracker, Throttle};
-use thread::{State, ThreadLine, ThreadTracker};
+use interval::{Span, Spans, Steps};
+use level::{HierarchyThrottle, Throttle};
+use levels::LevelTracker;
+use thread::{Departure, Stay, ThreadLine};
+use untraced::Activity;
 
 /// From what instant the kernel counts a throttle (kernel/sched/fair.c). It decides who is held: before 6.18 the whole queue of a
 /// CPU, from then on each task by itself. The instant itself is read off the kernel's clocks, see [`level`].
@@ -46,6 +55,8 @@ pub enum CountsFrom {
 pub struct Setting {
     /// For each cgroup that can hold tasks: its path of ids, itself first, then parent and so on.
     pub paths: BTreeMap<CgroupId, Vec<CgroupId>>,
+    /// Cgroups whose threads are followed (`tasks` detail). Of any other only the edges were recorded.
+    pub followed: BTreeSet<CgroupId>,
     /// How this kernel counts.
     pub counts_from: CountsFrom,
     /// CPUs that are online.
@@ -53,14 +64,33 @@ pub struct Setting {
     /// Until when the observer surely watched, where that is known: a timer that must have run until then and was not seen was not
     /// traced. Absent = until its last event.
     pub watched_until: Option<MonoNs>,
+    /// Records that each CPU tried to write until the observer stopped, where that is known: more than were seen is a loss, also
+    /// after a CPU's last record.
+    pub tried: BTreeMap<u32, u64>,
 }
 
 impl Setting {
+    /// Whether the threads of a cgroup are followed.
+    #[must_use]
+    pub fn follows(&self, cgroup: CgroupId) -> bool {
+        self.followed.contains(&cgroup)
+    }
+
     /// Path of a cgroup; a cgroup not listed is a path of its own.
     #[must_use]
     pub fn path<'a>(&'a self, leaf: &'a CgroupId) -> &'a [CgroupId] {
         self.paths.get(leaf).map_or(std::slice::from_ref(leaf), Vec::as_slice)
     }
+}
+
+/// A stretch in which nothing that is said of a cgroup can be right: its first or its last stamp is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Broken {
+    /// The cgroup.
+    pub cgroup: CgroupId,
+    /// From one of its records to the next.
+    #[serde(flatten)]
+    pub span: Span,
 }
 
 /// What one observer saw.
@@ -82,6 +112,12 @@ pub struct Timeline {
     pub idle_unknown: Spans,
     /// Stretches with lost records.
     pub gaps: Vec<Gap>,
+    /// The same as a set of instants.
+    pub lost: Spans,
+    /// Stretches in which there may have been threads that no record shows, because it was lost.
+    pub unseen: Spans,
+    /// Stretches in which a period timer must have run more often than can have gone untraced: the recording is broken there.
+    pub broken: Vec<Broken>,
     /// Tracepoints that must have fired and did not: switches, wakeups and period timers. Not losses of ours: see
     /// ARCHITECTURE.md.
     pub untraced: u64,
@@ -94,14 +130,18 @@ impl Timeline {
         // A CPU's own records are in order of their sequence numbers; time orders CPUs among each other. Records of one
         // timer run share a time stamp and are kept in order by the sequence.
         events.sort_by_key(|event| (event.at, event.cpu, event.seq));
-        let (Some(first), Some(last)) = (events.first(), events.last()) else { return Self::default() };
-        let end = MonoNs(last.at.0 + 1);
+        let (Some(first), Some(last)) = (events.first(), events.last()) else {
+            let seen = Span::new(MonoNs(0), setting.watched_until.unwrap_or_default());
+            let gaps = gap::find(&[], &setting.tried, seen).into_iter().map(|(_, gap)| gap).collect();
+            return Self { gaps, ..Self::default() };
+        };
+        let end = last.at + DurationNs(1);
         let span = Span::new(first.at, setting.watched_until.map_or(end, |until| until.max(end)));
-        let found = gap::find(&events);
+        let found = gap::find(&events, &setting.tried, span);
         let gaps: Vec<Gap> = found.iter().map(|&(_, gap)| gap).collect();
         let mut losses = found.iter().peekable();
-        let mut levels = LevelTracker::new(setting);
-        let mut threads = ThreadTracker::new(setting, span.start);
+        let mut levels = LevelTracker::new(setting, &events);
+        let mut threads = ThreadTracker::new(setting, span.start, &events);
         let mut boundaries: BTreeMap<CgroupId, Vec<Boundary>> = BTreeMap::new();
         for (index, event) in events.iter().enumerate() {
             if let Some((_, gap)) = losses.next_if(|(end, _)| *end == index) {
@@ -121,7 +161,7 @@ impl Timeline {
             // Threads that were waiting as their queue was throttled, or that were moved to a throttled queue, suffer without
             // an event of their own.
             if setting.counts_from == CountsFrom::Queued
-                && (!changes.set.is_empty() || matches!(event.what, What::Migrate { .. }))
+                && (!changes.set.is_empty() || matches!(event.what, What::Migrate { .. } | What::Attach { .. }))
             {
                 threads.held().for_each(|(leaf, cpu)| levels.suffer(leaf, cpu, event.at));
                 let unsure = |level: &CgroupId| !gaps.is_empty() && threads.unknown_under(*level);
@@ -132,34 +172,80 @@ impl Timeline {
                     .for_each(|&(level, cpu)| levels.spoil(level, cpu));
             }
         }
+        for (_, gap) in losses {
+            levels.doubt(gap.span.end);
+            threads.doubt(*gap);
+        }
         let changes = levels.last(span.end);
         threads.follow_marks(span.end, &changes, &levels);
         let (mut threads, mut untraced) = threads.finish(span.end);
         gap::blank(&mut threads, &gaps);
+        let lost = gap::instants(&gaps);
         let (mut throttles, mut hierarchy) = levels.finish();
         for throttle in &mut throttles {
-            throttle.complete &= !gap::touches(&gaps, throttle.span(span.end));
+            throttle.complete &= !gap::touches(&lost, throttle.span(span.end));
         }
         for throttle in &mut hierarchy {
-            throttle.complete &= !gap::touches(&gaps, throttle.span(span.end));
+            throttle.complete &= !gap::touches(&lost, throttle.span(span.end));
         }
-        thread::release(&mut threads, &throttles, setting, span.end);
+        release::release(&mut threads, &throttles, setting, span.end);
+        let mut broken = vec![];
         let boundaries: BTreeMap<_, _> = boundaries
             .into_iter()
             .map(|(cgroup, seen)| {
-                let between = Drew::new(setting, cgroup, &throttles, &threads, span.end);
-                (cgroup, boundary::with_untraced(seen, &between, span.end))
+                let activity = Activity::new(setting, cgroup, &throttles, &threads, span.end);
+                let (all, broken_off) = untraced::add(seen, &activity, span.end);
+                broken.extend(broken_off.into_iter().map(|span| Broken { cgroup, span }));
+                (cgroup, all)
             })
             .collect();
         untraced += boundaries.values().flatten().filter(|boundary| boundary.inferred).count() as u64;
         let (idle, idle_unknown) = idle::spans(&events, &found, span);
-        Self { span: Some(span), throttles, hierarchy, threads, boundaries, idle, idle_unknown, gaps, untraced }
+        let unseen = unseen::threads(&gaps, &idle, &throttles, &boundaries, setting.cpus, span);
+        Self {
+            span: Some(span),
+            throttles,
+            hierarchy,
+            threads,
+            boundaries,
+            idle,
+            idle_unknown,
+            gaps,
+            lost,
+            unseen,
+            broken,
+            untraced,
+        }
     }
 
     /// Boundaries of a cgroup, in order.
     #[must_use]
     pub fn boundaries_of(&self, cgroup: CgroupId) -> &[Boundary] {
         self.boundaries.get(&cgroup).map_or(&[], Vec::as_slice)
+    }
+
+    /// Threads that went where they are not followed, in order.
+    #[must_use]
+    pub fn departures(&self, setting: &Setting) -> Vec<Departure> {
+        let left = |tid: u32, stays: &[Stay]| match stays {
+            [before, after] if setting.follows(before.cgroup) && !setting.follows(after.cgroup) => {
+                Some(Departure { tid, cgroup: before.cgroup, at_ns: after.since })
+            }
+            _ => None,
+        };
+        let of = |(&tid, line): (&u32, &ThreadLine)| {
+            line.stays.windows(2).filter_map(|stays| left(tid, stays)).collect::<Vec<_>>()
+        };
+        let mut departures: Vec<Departure> = self.threads.iter().flat_map(of).collect();
+        departures.sort_by_key(|departure| (departure.at_ns, departure.tid));
+        departures
+    }
+
+    /// How many CPUs were idle at each instant of a window; `None` = not measured, or not all the time.
+    #[must_use]
+    pub fn idle_cpus(&self, window: Span) -> Option<Steps> {
+        let measured = !self.idle.is_empty() && self.idle_unknown.within(window).next().is_none();
+        measured.then(|| Steps::depth(self.idle.values().flat_map(|spans| spans.within(window))))
     }
 
     /// End of what was seen.
@@ -186,87 +272,4 @@ fn listed(events: &[Event]) -> Vec<u32> {
             _ => None,
         })
         .collect()
-}
-
-/// What the rest of the timeline says about a group between its boundaries.
-struct Drew {
-    throttled: Vec<Span>,
-    /// When each CPU ran the group's threads.
-    ran: BTreeMap<u32, Spans>,
-    /// When each CPU had a thread of the group that ran or waited there, or may have had.
-    runnable: BTreeMap<u32, Spans>,
-}
-
-/// A CPU may keep this much of a pool over any number of idle periods (kernel/sched/fair.c, `min_cfs_rq_runtime`).
-const KEPT_LOCALLY: DurationNs = DurationNs::from_millis(1);
-/// And this much as long as some thread of the group is runnable there (`sysctl_sched_cfs_bandwidth_slice`, the default).
-const SLICE: DurationNs = DurationNs::from_millis(5);
-
-/// A running thread is charged at least this often: at the tick, and `CONFIG_HZ` is 100 or more.
-const TICK: DurationNs = DurationNs::from_millis(10);
-
-impl Drew {
-    fn new(
-        setting: &Setting,
-        cgroup: CgroupId,
-        throttles: &[Throttle],
-        threads: &BTreeMap<u32, ThreadLine>,
-        end: MonoNs,
-    ) -> Self {
-        let (mut ran, mut runnable): (BTreeMap<u32, Vec<Span>>, BTreeMap<u32, Vec<Span>>) = Default::default();
-        let lines = threads.values().filter(|line| setting.path(&line.cgroup).contains(&cgroup));
-        for segment in lines.flat_map(|line| &line.segments) {
-            match segment.state {
-                State::Running { cpu } => {
-                    ran.entry(cpu).or_default().push(segment.span);
-                    runnable.entry(cpu).or_default().push(segment.span);
-                }
-                State::Waiting { cpu } | State::Throttled { cpu } => {
-                    runnable.entry(cpu).or_default().push(segment.span)
-                }
-                State::Unknown => {
-                    (0..setting.cpus).for_each(|cpu| runnable.entry(cpu).or_default().push(segment.span));
-                }
-                State::Blocked => {}
-            }
-        }
-        let united = |spans: BTreeMap<u32, Vec<Span>>| {
-            spans.into_iter().map(|(cpu, spans)| (cpu, Spans::union(spans))).collect()
-        };
-        Self {
-            throttled: throttles
-                .iter()
-                .filter(|throttle| throttle.cgroup == cgroup)
-                .map(|throttle| throttle.span(end))
-                .collect(),
-            ran: united(ran),
-            runnable: united(runnable),
-        }
-    }
-
-    /// What a CPU may have had left of the pool at an instant.
-    fn kept(&self, cpu: u32, at: MonoNs) -> DurationNs {
-        let before = Span::new(MonoNs(at.0.saturating_sub(1)), at);
-        let was_runnable = self.runnable.get(&cpu).is_some_and(|spans| spans.within(before).next().is_some());
-        if was_runnable { SLICE } else { KEPT_LOCALLY }
-    }
-}
-
-impl boundary::Between for Drew {
-    fn throttled_cpus(&self, due: MonoNs) -> u32 {
-        let count = self.throttled.iter().filter(|span| span.start < due && due <= span.end).count();
-        u32::try_from(count).unwrap_or(u32::MAX)
-    }
-
-    fn drew(&self, window: Span) -> bool {
-        self.throttled.iter().any(|span| window.contains(span.start))
-            || self.ran.iter().any(|(&cpu, ran)| charged(ran, window) > self.kept(cpu, window.start))
-    }
-}
-
-/// What of the time run in a window was surely charged in it: what ran on at its end perhaps not since the last tick.
-fn charged(ran: &Spans, window: Span) -> DurationNs {
-    let runs_on = ran.within(Span::new(MonoNs(window.end.0.saturating_sub(1)), window.end)).next().is_some();
-    let end = if runs_on { MonoNs(window.end.0.saturating_sub(TICK.0)) } else { window.end };
-    ran.total_within(Span::new(window.start, end))
 }

@@ -1,6 +1,6 @@
 //! One record a CFS period of a limited cgroup.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -8,8 +8,9 @@ use super::{
     Setting, Timeline,
     boundary::Boundary,
     gap,
-    interval::{Span, Spans, depth},
-    level::EndedBy,
+    interval::{Span, Spans, Steps},
+    level::{EndedBy, Throttle},
+    thread::State,
 };
 use crate::{
     event::CgroupId,
@@ -74,33 +75,35 @@ pub struct PeriodRecord {
 
 /// Threads of a cgroup and its descendants: what ran, what was held.
 pub struct Activity {
-    running: Vec<Span>,
-    ran: Spans,
-    held: Vec<Span>,
+    running: Steps,
+    held: Steps,
     held_union: Spans,
+    stopped: Spans,
     /// When it was not known what some thread did.
     unknown: Spans,
 }
 
 impl Activity {
-    /// Of the threads whose path holds `cgroup`.
+    /// Of the threads while they were in a cgroup whose path holds `cgroup`.
     #[must_use]
     pub fn of(timeline: &Timeline, setting: &Setting, cgroup: CgroupId) -> Self {
-        let lines = timeline.threads.values().filter(|line| setting.path(&line.cgroup).contains(&cgroup));
+        let under = |leaf: CgroupId| setting.path(&leaf).contains(&cgroup);
         let (mut running, mut held, mut unknown) = (vec![], vec![], vec![]);
-        for line in lines {
-            unknown.extend(line.unknown());
-            running.extend(line.running().map(|(_, span)| span));
-            held.extend(line.throttled().map(|(_, span)| span));
+        for segment in timeline.threads.values().flat_map(|line| line.inside(under)) {
+            match segment.state {
+                State::Running { .. } => running.push(segment.span),
+                State::Throttled { .. } => held.push(segment.span),
+                State::Unknown => unknown.push(segment.span),
+                State::Waiting { .. } | State::Blocked => {}
+            }
         }
-        running.sort_unstable();
-        held.sort_unstable();
+        let held_union = Spans::union(held.iter().copied());
         Self {
-            ran: Spans::union(running.iter().copied()),
-            held_union: Spans::union(held.iter().copied()),
+            stopped: held_union.minus(&Spans::union(running.iter().copied())),
+            held_union,
             unknown: Spans::union(unknown),
-            running,
-            held,
+            running: Steps::depth(running),
+            held: Steps::depth(held),
         }
     }
 
@@ -112,82 +115,105 @@ impl Activity {
 
     /// When threads were held and none ran.
     #[must_use]
-    pub fn stopped(&self) -> Spans {
-        self.held_union.minus(&self.ran)
+    pub fn stopped(&self) -> &Spans {
+        &self.stopped
     }
 
     /// Time on CPU inside a window.
     #[must_use]
     pub fn used(&self, window: Span) -> DurationNs {
-        clipped(&self.running, window).map(Span::length).sum()
+        self.running.within(window).map(|(span, count)| times(span, count)).sum()
     }
 
     /// Time inside a window in which threads were held and none ran.
     #[must_use]
     pub fn fully_held(&self, window: Span) -> DurationNs {
-        let held: DurationNs = self.held_union.total_within(window);
-        let both: DurationNs = self.held_union.within(window).map(|span| self.ran.total_within(span)).sum();
-        held - both
+        self.stopped.total_within(window)
     }
 
     /// Integral over a window of min(idle CPUs, held threads); `None` if idle CPUs were not measured, or not all the time.
     #[must_use]
     pub fn denied_idle(&self, timeline: &Timeline, window: Span) -> Option<DurationNs> {
-        if timeline.idle.is_empty() || timeline.idle_unknown.within(window).next().is_some() {
-            return None;
-        }
-        let held = depth(clipped(&self.held, window));
-        let idle: Vec<_> = held
-            .windows(2)
-            .filter(|pair| pair[0].1 > 0)
-            .map(|pair| {
-                let span = Span::new(pair[0].0, pair[1].0);
-                let steps = depth(timeline.idle.values().flat_map(|spans| spans.within(span)));
-                steps
-                    .windows(2)
-                    .map(|step| step[1].0.since(step[0].0).0 * u64::from(step[0].1.min(pair[0].1)))
-                    .sum::<u64>()
-            })
-            .collect();
-        Some(DurationNs(idle.into_iter().sum()))
+        let idle = timeline.idle_cpus(window)?;
+        let denied = |(span, held): (Span, u32)| {
+            idle.within(span).map(|(span, idle)| times(span, idle.min(held))).sum::<DurationNs>()
+        };
+        Some(self.held.within(window).map(denied).sum())
     }
 
     fn peak(&self, window: Span) -> u32 {
-        depth(clipped(&self.running, window)).into_iter().map(|(_, count)| count).max().unwrap_or(0)
+        self.running.within(window).map(|(_, count)| count).max().unwrap_or(0)
     }
 }
 
-/// Spans (sorted by start) clipped to a window. Spans of different threads overlap, so the scan starts at the first.
-fn clipped(spans: &[Span], window: Span) -> impl Iterator<Item = Span> + '_ {
-    let last = spans.partition_point(|span| span.start < window.end);
-    spans[..last].iter().map(move |span| span.clip(window)).filter(|span| !span.is_empty())
+/// A span's length, as often as `count`.
+fn times(span: Span, count: u32) -> DurationNs {
+    DurationNs(span.length().0.saturating_mul(u64::from(count)))
+}
+
+/// A cgroup's own throttles on each CPU, in order; those of one CPU do not overlap.
+struct OwnThrottles<'a>(BTreeMap<u32, Vec<&'a Throttle>>);
+
+impl<'a> OwnThrottles<'a> {
+    fn of(timeline: &'a Timeline, cgroup: CgroupId) -> Self {
+        let mut cpus: BTreeMap<u32, Vec<&Throttle>> = BTreeMap::new();
+        for throttle in timeline.throttles.iter().filter(|throttle| throttle.cgroup == cgroup) {
+            cpus.entry(throttle.cpu).or_default().push(throttle);
+        }
+        Self(cpus)
+    }
+
+    /// Those that meet a window, in the order of their marks, clipped to it.
+    fn within(&self, window: Span, end: MonoNs) -> Vec<(&'a Throttle, Span)> {
+        let of_cpu = |throttles: &Vec<&'a Throttle>| {
+            let first = throttles.partition_point(|throttle| throttle.span(end).end <= window.start);
+            let last = throttles.partition_point(|throttle| throttle.marked < window.end).max(first);
+            let clipped = throttles[first..last].iter().map(|&throttle| (throttle, throttle.span(end).clip(window)));
+            clipped.filter(|(_, span)| !span.is_empty()).collect::<Vec<_>>()
+        };
+        let mut within: Vec<_> = self.0.values().flat_map(of_cpu).collect();
+        within.sort_by_key(|(throttle, _)| (throttle.marked, throttle.cpu));
+        within
+    }
+
+    /// The first mark in a window.
+    fn first_mark(&self, window: Span) -> Option<MonoNs> {
+        let of_cpu = |throttles: &Vec<&Throttle>| {
+            let first = throttles.partition_point(|throttle| throttle.marked < window.start);
+            throttles.get(first).map(|throttle| throttle.marked).filter(|&marked| window.contains(marked))
+        };
+        self.0.values().filter_map(of_cpu).min()
+    }
 }
 
 /// Period records of one cgroup, one a boundary at which a quota was set.
 #[must_use]
 pub fn records(timeline: &Timeline, setting: &Setting, cgroup: CgroupId) -> Vec<PeriodRecord> {
     let activity = Activity::of(timeline, setting, cgroup);
+    let throttles = OwnThrottles::of(timeline, cgroup);
     timeline
         .boundaries_of(cgroup)
         .iter()
         .filter(|boundary| boundary.quota.is_some() && boundary.periods > 0)
         .zip(0..)
-        .map(|(boundary, index)| record(timeline, boundary, index, cgroup, &activity))
+        .map(|(boundary, index)| record(timeline, boundary, index, &throttles, &activity, cgroup))
         .collect()
 }
 
-fn record(timeline: &Timeline, boundary: &Boundary, index: u64, cgroup: CgroupId, activity: &Activity) -> PeriodRecord {
+fn record(
+    timeline: &Timeline,
+    boundary: &Boundary,
+    index: u64,
+    throttles: &OwnThrottles<'_>,
+    activity: &Activity,
+    cgroup: CgroupId,
+) -> PeriodRecord {
     // A late timer ends several periods at once; the cell runs from one period before its due point to its last one.
-    let end = boundary.due + DurationNs((boundary.periods - 1) * boundary.period.0);
+    let end = boundary.due + DurationNs((boundary.periods - 1).saturating_mul(boundary.period.0));
     let start = MonoNs(boundary.due.0.saturating_sub(boundary.period.0));
     let window = Span::new(start, end);
-    let within: Vec<_> = timeline
-        .throttles
-        .iter()
-        .filter(|throttle| throttle.cgroup == cgroup)
-        .map(|throttle| (throttle, throttle.span(timeline.end()).clip(window)))
-        .filter(|(_, span)| !span.is_empty())
-        .collect();
+    let within = throttles.within(window, timeline.end());
+    let exhausted = throttles.first_mark(window);
     let throttles: Vec<PeriodThrottle> = within
         .iter()
         .map(|&(throttle, span)| PeriodThrottle {
@@ -197,14 +223,9 @@ fn record(timeline: &Timeline, boundary: &Boundary, index: u64, cgroup: CgroupId
             released_by: throttle.ended_by.filter(|_| throttle.end.is_some_and(|end| end <= window.end + RELEASE_SLOP)),
         })
         .collect();
-    let exhausted = timeline
-        .throttles
-        .iter()
-        .filter(|throttle| throttle.cgroup == cgroup && window.contains(throttle.marked))
-        .map(|throttle| throttle.marked)
-        .min();
     let wall = Spans::union(throttles.iter().map(|throttle| Span::new(throttle.start_ns, throttle.end_ns)));
     let seen_whole = timeline.span.is_some_and(|seen| seen.start <= window.start);
+    let known = Span::new(window.start, known_from(timeline, boundary, cgroup));
     PeriodRecord {
         cgroup,
         index,
@@ -223,7 +244,8 @@ fn record(timeline: &Timeline, boundary: &Boundary, index: u64, cgroup: CgroupId
         denied_idle_ns: activity.denied_idle(timeline, window),
         complete: seen_whole
             && !boundary.truncated
-            && !gap::touches(&timeline.gaps, Span::new(window.start, known_from(timeline, boundary, cgroup)))
+            && !gap::touches(&timeline.lost, known)
+            && timeline.unseen.within(window).next().is_none()
             && within.iter().all(|(throttle, _)| throttle.complete)
             && activity.unknown.within(window).next().is_none(),
         throttles,
@@ -246,11 +268,14 @@ pub fn cells_crossed(grid: super::boundary::Grid, window: Span, held: &[Span]) -
     if window.is_empty() {
         return (0, 0);
     }
-    let crossed = grid.cell(MonoNs(window.end.0 - 1)) - grid.cell(window.start) + 1;
-    let throttled: BTreeSet<i64> = held
-        .iter()
-        .filter(|span| !span.is_empty())
-        .flat_map(|span| grid.cell(span.start)..=grid.cell(MonoNs(span.end.0 - 1)))
-        .collect();
-    (u32::try_from(crossed).unwrap_or(u32::MAX), u32::try_from(throttled.len()).unwrap_or(u32::MAX))
+    let crossed = grid.cell(MonoNs(window.end.0 - 1)).saturating_sub(grid.cell(window.start)).saturating_add(1);
+    // Held stretches may share a cell, with each other or with the next; they are in order.
+    let (mut throttled, mut counted_to) = (0_i64, i64::MIN);
+    for span in held.iter().filter(|span| !span.is_empty()) {
+        let (first, last) =
+            (grid.cell(span.start).max(counted_to), grid.cell(MonoNs(span.end.0 - 1)).saturating_add(1));
+        throttled = throttled.saturating_add(last.saturating_sub(first).max(0));
+        counted_to = last.max(counted_to);
+    }
+    (u32::try_from(crossed).unwrap_or(u32::MAX), u32::try_from(throttled).unwrap_or(u32::MAX))
 }

@@ -4,7 +4,7 @@ use throttle_user::probe::KernelLayout;
 use zerocopy::IntoBytes;
 
 /// The fields of `Layout` in its order, and whether a kernel must have them.
-pub(crate) const FIELDS: [(&str, bool); 46] = [
+pub(crate) const FIELDS: [(&str, bool); 49] = [
     ("task_struct.sched_task_group", true),
     ("task_struct.se.cfs_rq", true),
     ("task_struct.se.parent", true),
@@ -13,6 +13,9 @@ pub(crate) const FIELDS: [(&str, bool); 46] = [
     ("task_struct.prio", true),
     ("task_struct.pid", true),
     ("task_struct.sched_info.last_arrival", false),
+    ("task_struct.signal", false),
+    ("task_struct.thread_node", false),
+    ("signal_struct.thread_head", false),
     ("task_struct.throttled", false),
     ("sched_entity.cfs_rq", true),
     ("sched_entity.parent", true),

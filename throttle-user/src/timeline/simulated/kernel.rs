@@ -101,6 +101,10 @@ pub(super) enum Action {
         thread: usize,
         to: u32,
     },
+    /// A thread is moved to the other group.
+    Regroup {
+        thread: usize,
+    },
     TimerEntry {
         level: CgroupId,
     },
@@ -127,6 +131,7 @@ pub(super) enum Action {
 pub(super) struct Kernel {
     pub(super) rules: Rules,
     pub(super) late_timers: bool,
+    pub(super) regroup: bool,
     pub(super) setting: Setting,
     pub(super) now: u64,
     until: u64,
@@ -180,6 +185,7 @@ impl Kernel {
         let mut kernel = Self {
             rules: plan.rules,
             late_timers: plan.late_timers,
+            regroup: plan.regroup,
             setting: super::setting(plan.rules),
             now,
             until: now + plan.length,
@@ -252,7 +258,11 @@ impl Kernel {
             Action::Tick { cpu, .. } | Action::ToUser { cpu, .. } | Action::Reschedule { cpu } => *cpu,
             Action::CallEntry { cpu } => *cpu,
             Action::TimerEntry { level } | Action::SlackEntry { level } => self.levels[level].timer_cpu,
-            Action::Wake { .. } | Action::Move { .. } | Action::TimerExit { .. } | Action::CallExit { .. } => {
+            Action::Wake { .. }
+            | Action::Move { .. }
+            | Action::Regroup { .. }
+            | Action::TimerExit { .. }
+            | Action::CallExit { .. } => {
                 return None;
             }
         };
@@ -267,6 +277,7 @@ impl Kernel {
             Action::Reschedule { cpu } => self.schedule(cpu, false),
             Action::Wake { thread } => self.wake(thread),
             Action::Move { thread, to } => self.move_waiting(thread, to),
+            Action::Regroup { thread } => self.move_to_other_group(thread),
             Action::TimerEntry { level } => self.timer_entry(level, false),
             Action::SlackEntry { level } => self.timer_entry(level, true),
             Action::TimerExit { level, entry, pool, listed, slack } => {
@@ -368,6 +379,7 @@ impl Kernel {
             counting: Levels(counting),
             counting_local: Levels(counting_local),
             hierarchy: levels != 0,
+            exempt: false,
         }
     }
 

@@ -90,6 +90,8 @@ pub(crate) struct Plan {
     pub(crate) length: u64,
     /// Timers now and then come more than a period late.
     pub(crate) late_timers: bool,
+    /// Threads now and then are moved to the other group.
+    pub(crate) regroup: bool,
     pub(crate) seed: u64,
 }
 
@@ -104,14 +106,25 @@ pub(crate) struct Simulated {
 impl Simulated {
     pub(crate) fn of(plan: &Plan) -> Self {
         let (events, truth) = Kernel::new(plan).run();
-        Self { events, setting: setting(plan.rules), truth }
+        let mut tried = BTreeMap::new();
+        for event in &events {
+            *tried.entry(event.cpu).or_default() += 1;
+        }
+        Self { setting: Setting { tried, ..setting(plan.rules) }, events, truth }
     }
 }
 
 /// Paths of the three groups.
 pub(crate) fn setting(rules: Rules) -> Setting {
     let paths = [(CONTAINER, vec![CONTAINER, POD]), (SIDECAR, vec![SIDECAR, POD]), (POD, vec![POD])];
-    Setting { paths: BTreeMap::from(paths), counts_from: rules.counts_from(), cpus: CPUS, watched_until: None }
+    Setting {
+        followed: paths.iter().map(|(cgroup, _)| *cgroup).collect(),
+        paths: BTreeMap::from(paths),
+        counts_from: rules.counts_from(),
+        cpus: CPUS,
+        watched_until: None,
+        tried: BTreeMap::new(),
+    }
 }
 
 /// Enough cases to meet the rarer turns of events; `PROPTEST_CASES` asks for more.
@@ -145,7 +158,7 @@ pub(crate) fn plans(late_timers: bool) -> impl Strategy<Value = Plan> {
         move |(rules, (container, pod), workers, length, seed)| {
             let limits = [(CONTAINER, container), (POD, pod)];
             let limits = limits.into_iter().filter_map(|(id, limit)| Some((id, limit?))).collect();
-            Plan { rules, limits, workers, length: length * MS, late_timers, seed }
+            Plan { rules, limits, workers, length: length * MS, late_timers, regroup: false, seed }
         },
     )
 }

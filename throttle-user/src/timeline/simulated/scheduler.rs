@@ -1,6 +1,9 @@
 //! Threads of the simulated kernel: ticks, switches, wakeups, moves, ends.
 
-use super::kernel::{Action, Current, Kernel};
+use super::{
+    CONTAINER, SIDECAR,
+    kernel::{Action, Current, Kernel, Thread},
+};
 use crate::{
     event::{CgroupId, Left, What},
     time::DurationNs,
@@ -244,6 +247,44 @@ impl Kernel {
             let to = self.a_cpu();
             let after = self.roll(1_000, 3_000_000);
             self.plan(self.now + after, Action::Move { thread, to });
+        }
+        if self.regroup && self.one_in(6) {
+            let thread = usize::try_from(self.roll(0, self.threads.len() as u64)).expect("an index");
+            let after = self.roll(1_000, 3_000_000);
+            self.plan(self.now + after, Action::Regroup { thread });
+        }
+    }
+
+    /// `sched_move_task()`, and the record that follows it. No move throttles the queue it ends at.
+    pub(super) fn move_to_other_group(&mut self, thread: usize) {
+        let Thread { id, group, state, is_new, exiting, .. } = self.threads[thread];
+        let to = if group == CONTAINER { SIDECAR } else { CONTAINER };
+        let cpu = match state {
+            State::Running { cpu } | State::Waiting { cpu } | State::Throttled { cpu } => Some(cpu),
+            State::Blocked | State::Unknown => None,
+        };
+        if let Some(cpu) = cpu {
+            self.charge(cpu);
+            if self.limited(to).iter().any(|&level| self.would_throttle(level, cpu)) {
+                return;
+            }
+            self.enqueue(to, cpu);
+        }
+        if is_new || exiting {
+            return;
+        }
+        self.threads[thread].group = to;
+        if let State::Throttled { cpu } = state
+            && !self.held(to, cpu)
+        {
+            self.set_state(thread, State::Waiting { cpu });
+        }
+        let by = self.a_cpu();
+        self.emit(by, self.now, What::Attach { thread: id, cgroup: to, blocked: cpu.is_none() });
+        if let Some(cpu) = cpu {
+            self.hold_waiting(cpu);
+            self.give_back(cpu);
+            self.kick(cpu);
         }
     }
 

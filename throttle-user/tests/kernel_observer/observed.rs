@@ -19,12 +19,12 @@ use throttle_user::{
     run::{
         Head, Kept, SCHEMA, SweepPlan,
         agree::{Agreement, Check, Quantity},
-        derive::{LimitLine, RawLimit, RunLine, derive},
+        derive::{LimitLine, RawLimit, RunLine, explain},
         environment::{Environment, stolen},
         record::{Ending, LevelReading, LimitBegin, LimitEnd},
     },
     time::ClockAnchor,
-    timeline::{Setting, Timeline},
+    timeline::{Setting, Timeline, thread::ThreadLine},
 };
 
 /// Longest wait for anything.
@@ -94,11 +94,13 @@ pub(crate) struct Bench {
 pub(crate) struct Look {
     pub(crate) unlimited: bool,
     pub(crate) ring_bytes: u32,
+    /// No group is listed: of every limited group on the machine the edges are recorded, and nothing else.
+    pub(crate) edges: bool,
 }
 
 impl Default for Look {
     fn default() -> Self {
-        Self { unlimited: false, ring_bytes: RING_BYTES }
+        Self { unlimited: false, ring_bytes: RING_BYTES, edges: false }
     }
 }
 
@@ -167,27 +169,25 @@ impl Bench {
             ending: Ending::Complete,
         };
         let raw = RawLimit { begin, spans: vec![], end: Some(end), kept: Kept::All };
-        let setting = raw.setting(&self.head.environment);
-        let derived = derive(&self.head, &raw, events.clone());
+        let mut setting = raw.setting(&self.head.environment);
+        if look.edges {
+            setting.followed.clear();
+        }
+        let timeline = Timeline::build(events.clone(), &setting);
+        let derived = explain(&self.head, &raw, &timeline, &setting);
         let line = derived.lines.into_iter().find_map(|line| match line {
             RunLine::Limit(limit) => Some(*limit),
             RunLine::Request(_) | RunLine::FailedRequest { .. } => None,
         });
-        Observed {
-            line: line.expect("a limit has a line"),
-            timeline: Timeline::build(events.clone(), &setting),
-            setting,
-            events,
-            losses,
-        }
+        Observed { line: line.expect("a limit has a line"), timeline, setting, events, losses }
     }
 
     fn record(&self, levels: &[(LevelName, Group)], look: Look) -> Recording {
-        let groups = levels.iter().map(|(_, group)| (CgroupId(group.id().expect("an id")), Detail::Tasks)).collect();
+        let listed = levels.iter().filter(|_| !look.edges);
         let plan = ObserverPlan {
-            groups,
-            unlisted: Detail::None,
-            idle: true,
+            groups: listed.map(|(_, group)| (CgroupId(group.id().expect("an id")), Detail::Tasks)).collect(),
+            unlisted: if look.edges { Detail::Edges } else { Detail::None },
+            idle: !look.edges,
             unlimited: look.unlimited,
             ring_bytes: look.ring_bytes,
             log: false,
@@ -222,7 +222,9 @@ pub(crate) fn mentions(event: &Event, cgroup: CgroupId) -> bool {
     match &event.what {
         What::Switch { prev, next, .. } => [prev, next].into_iter().flatten().any(|side| side.cgroup == cgroup),
         What::Wakeup { task, .. } => task.cgroup == cgroup,
-        What::Migrate { cgroup: of, .. } | What::Exit { cgroup: of, .. } => *of == cgroup,
+        What::Migrate { cgroup: of, .. } | What::Exit { cgroup: of, .. } | What::Attach { cgroup: of, .. } => {
+            *of == cgroup
+        }
         What::Period(run) | What::Slack(run) => run.cgroup == cgroup,
         What::Queue(queue) => queue.cgroup == cgroup,
     }
@@ -282,6 +284,11 @@ impl Observed {
     pub(crate) fn nr_throttled(&self, level: LevelName) -> u64 {
         let line = self.line.levels.iter().find(|line| line.level == level);
         line.and_then(|line| line.observed.as_ref()).map_or(0, |observed| observed.nr_throttled)
+    }
+
+    /// A thread of a process, by what it did.
+    pub(crate) fn line(&self, tid: u32) -> &ThreadLine {
+        self.timeline.threads.get(&tid).unwrap_or_else(|| panic!("thread {tid} was not seen"))
     }
 
     /// Keeps the events of a case that failed, and says where.

@@ -1,0 +1,136 @@
+//! Ends that no event shows: what else tells that a level was released, and when.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::LevelTracker;
+use crate::{
+    event::{CgroupId, Event, QueueState, Release, TimerRun, What},
+    time::{DurationNs, MonoNs},
+    timeline::level::{Changes, EndedBy, Throttle},
+};
+
+/// A timer's entry is stamped after it looked at the list of throttled queues, at most this much.
+const LOOK: DurationNs = DurationNs::from_micros(20);
+
+/// A remote call is carried out sooner than this, as a rule.
+pub(super) const CALL_TAKES: DurationNs = DurationNs::from_micros(200);
+/// A remote call that was not seen within this was not traced.
+pub(super) const CALL_OVERDUE: DurationNs = DurationNs::from_millis(10);
+
+/// Grants that the record of a call follows before the same queue is granted anything again. A hypervisor may keep the queue's CPU
+/// from it for tens of milliseconds, and until then the queue is throttled.
+pub(super) fn answered(events: &[Event]) -> BTreeSet<(CgroupId, u32, MonoNs)> {
+    let mut open: BTreeMap<(CgroupId, u32), MonoNs> = BTreeMap::new();
+    let mut answered = BTreeSet::new();
+    for event in events {
+        let What::Queue(queue) = &event.what else { continue };
+        let key = (queue.cgroup, queue.cpu);
+        match queue.release {
+            Release::Csd => answered.extend(open.remove(&key).map(|granted| (key.0, key.1, granted))),
+            Release::Period | Release::Slack if queue.throttled && queue.runtime_remaining > 0 => {
+                open.insert(key, event.at);
+            }
+            Release::Period | Release::Slack => {
+                open.remove(&key);
+            }
+        }
+    }
+    answered
+}
+
+impl LevelTracker<'_> {
+    /// Grants older than `overdue` ended their throttles, though it was not traced.
+    pub(super) fn lapse(&mut self, now: MonoNs, overdue: DurationNs) -> Changes {
+        let mut changes = Changes::default();
+        if self.granted.is_empty() {
+            return changes;
+        }
+        let mut lapsed: Vec<_> =
+            self.granted.iter().filter(|(_, granted)| **granted + overdue < now).map(|(&key, _)| key).collect();
+        lapsed.sort_unstable();
+        for (level, cpu) in lapsed {
+            self.clear(level, cpu, now, EndedBy::Later, &mut changes);
+        }
+        changes
+    }
+
+    /// Nothing more will be seen: grants that were surely carried out before end their throttles.
+    pub(in crate::timeline) fn last(&mut self, end: MonoNs) -> Changes {
+        self.lapse(end, CALL_TAKES)
+    }
+
+    /// A timer lists all CPUs throttled at its entry: whatever was open before it looked and is not listed is over.
+    pub(super) fn unlisted(&mut self, run: &TimerRun, exit: MonoNs, listed: &[u32], changes: &mut Changes) {
+        if run.truncated || listed.len() != run.throttled_cpus as usize {
+            return;
+        }
+        let over: Vec<_> = self
+            .open
+            .range((run.cgroup, 0)..=(run.cgroup, u32::MAX))
+            .filter(|((_, cpu), throttle)| !listed.contains(cpu) && throttle.marked + LOOK <= run.entry)
+            .map(|(&key, _)| key)
+            .collect();
+        for (level, cpu) in over {
+            self.clear(level, cpu, run.entry.min(exit), EndedBy::Later, changes);
+        }
+    }
+
+    /// No level of a path was out of quota on a CPU at an instant.
+    pub(in crate::timeline) fn clear_path(&mut self, leaf: CgroupId, cpu: u32, at: MonoNs) -> Changes {
+        let mut changes = Changes::default();
+        let setting = self.setting;
+        for &level in setting.path(&leaf) {
+            self.clear(level, cpu, at, EndedBy::Later, &mut changes);
+        }
+        changes
+    }
+
+    /// A thread ran on a queue that is throttled (6.18): a grant given meanwhile, just above zero, is gone again.
+    pub(super) fn eats(&mut self, leaf: CgroupId, cpu: u32) {
+        for &level in self.setting.path(&leaf) {
+            self.granted.remove(&(level, cpu));
+        }
+    }
+
+    /// A queue counts the levels that are out of quota over it. From 6.18 on a level can run out while the same thread is picked
+    /// again: no switch shows that, but this count does. Which level it is, is clear if there is only one that can be.
+    pub(super) fn unshown(&mut self, queue: &QueueState, at: MonoNs, changes: &mut Changes) {
+        let setting = self.setting;
+        let above = &setting.path(&queue.cgroup)[1..];
+        let known = above.iter().filter(|&&level| self.marked(level, queue.cpu)).count() + usize::from(queue.throttled);
+        let missing = (queue.throttle_count as usize).saturating_sub(known);
+        if missing == 0 {
+            return;
+        }
+        let mut can_be: Vec<CgroupId> = above.iter().copied().filter(|&level| !self.marked(level, queue.cpu)).collect();
+        if can_be.len() > missing {
+            can_be.retain(|level| self.seen.contains_key(level));
+        }
+        if can_be.len() == missing {
+            can_be.into_iter().for_each(|level| self.set(level, queue.cpu, at, changes));
+        }
+    }
+
+    /// When a throttle ended that an event shows over although nothing showed its end: at a grant whose remote call was not
+    /// traced, or at a boundary whose timer run was not.
+    pub(super) fn sooner(&self, throttle: &Throttle, granted: Option<MonoNs>, shown: MonoNs) -> (MonoNs, EndedBy) {
+        // While a CPU is throttled the timer is armed: it runs at every point of the grid.
+        let boundary = self.seen.get(&throttle.cgroup).filter(|grid| grid.period != DurationNs::ZERO).map(|grid| {
+            let from = throttle.marked.max(grid.point);
+            from + grid.to_next(from)
+        });
+        match (granted, boundary) {
+            (Some(granted), _) => (granted.min(shown), EndedBy::Grant),
+            (None, Some(due)) if due < shown => (due, EndedBy::Boundary),
+            _ => (shown, EndedBy::Later),
+        }
+    }
+
+    /// When all levels that hold a task of `leaf` on a CPU were granted runtime, if that was so long before `at` that they must have
+    /// been released since, though it was not traced.
+    pub(in crate::timeline) fn granted_long_before(&self, leaf: CgroupId, cpu: u32, at: MonoNs) -> Option<MonoNs> {
+        let held = self.setting.path(&leaf).iter().filter(|&&level| self.marked(level, cpu));
+        let grants: Option<Vec<MonoNs>> = held.map(|&level| self.granted.get(&(level, cpu)).copied()).collect();
+        grants?.into_iter().max().filter(|&grant| grant + CALL_TAKES < at)
+    }
+}

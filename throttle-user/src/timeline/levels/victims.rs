@@ -1,0 +1,93 @@
+//! From when a throttle counts: somebody has to suffer from it.
+
+use super::LevelTracker;
+use crate::{
+    event::{CgroupId, OnCpu},
+    time::MonoNs,
+    timeline::{CountsFrom, level::Throttle},
+};
+
+impl LevelTracker<'_> {
+    /// Takes over for which levels the kernel was counting. From 6.18 on its clocks start when the first task is really held, which
+    /// is not always when the quota runs out: a level that runs out while its task is being held by another one is not counted at
+    /// all (`record_throttle_clock` looks at the levels out of quota as the task is taken off).
+    pub(super) fn count(&mut self, task: &OnCpu, cpu: u32, at: MonoNs) {
+        let setting = self.setting;
+        let path = setting.path(&task.cgroup);
+        for (distance, &level) in path.iter().enumerate() {
+            if task.counting_local.contains(distance) {
+                self.suffers_since(level, &path[distance..], cpu, at);
+            }
+            if task.counting.contains(distance) {
+                self.counts_since(level, cpu, at);
+            }
+        }
+    }
+
+    /// A runnable thread of `leaf` is held on a CPU: somebody suffers under the levels marked there.
+    pub(in crate::timeline) fn suffer(&mut self, leaf: CgroupId, cpu: u32, at: MonoNs) {
+        let setting = self.setting;
+        let path = setting.path(&leaf);
+        for (distance, &level) in path.iter().enumerate() {
+            self.suffers_since(level, &path[distance..], cpu, at);
+            self.counts_since(level, cpu, at);
+        }
+    }
+
+    /// Somebody suffers in a level's queue on a CPU from the levels above that are marked there, the level itself among them.
+    pub(super) fn suffers_since(&mut self, level: CgroupId, above: &[CgroupId], cpu: u32, at: MonoNs) {
+        let above: Vec<&Throttle> = above.iter().filter_map(|&above| self.open.get(&(above, cpu))).collect();
+        if let Some(held_since) = above.iter().map(|throttle| throttle.marked).min() {
+            let sure = above.iter().all(|throttle| throttle.complete) && self.first_victim(held_since, at);
+            self.suffering.entry((level, cpu)).or_insert((at, sure));
+        }
+    }
+
+    /// A level's throttle on a CPU counts, if it did not before.
+    pub(super) fn counts_since(&mut self, level: CgroupId, cpu: u32, at: MonoNs) {
+        let first = self.open.get(&(level, cpu)).is_some_and(|throttle| self.first_victim(throttle.marked, at));
+        if let Some(throttle) = self.open.get_mut(&(level, cpu))
+            && throttle.start.is_none()
+        {
+            throttle.start = Some(at);
+            throttle.complete &= first;
+        }
+    }
+
+    /// Whether a victim at `at` is surely the first one of a queue throttled since `held_since`: after a loss there may be
+    /// threads that were never seen.
+    pub(super) fn first_victim(&self, held_since: MonoNs, at: MonoNs) -> bool {
+        self.losses == 0
+            || match self.setting.counts_from {
+                // Victims show themselves, one by one.
+                CountsFrom::Task => held_since > self.lost_until,
+                CountsFrom::Queued | CountsFrom::Mark => held_since == at,
+            }
+    }
+
+    /// Whether a throttle without a victim may have had one that was never seen.
+    pub(super) fn victims_unseen(&self, throttle: &Throttle) -> bool {
+        self.losses > 0 && throttle.start.is_none() && self.setting.counts_from == CountsFrom::Queued
+    }
+
+    /// A queue released with something in it is queued again with its parent, up to the first ancestor that is itself out of
+    /// quota. From then on that one holds something, and is counted; no event shows it (6.6 to 6.17: kernel/sched/fair.c,
+    /// `unthrottle_cfs_rq` and `enqueue_entity`).
+    pub(super) fn pass_on(&mut self, cgroup: CgroupId, cpu: u32, at: MonoNs) {
+        let setting = self.setting;
+        let sure = self.sure_of(cgroup, cpu);
+        for &above in setting.path(&cgroup).iter().skip(1) {
+            if self.held(above, cpu) {
+                let from = at.max(self.relieved(above, cpu));
+                self.suffering.entry((above, cpu)).or_insert((from, sure));
+            }
+            if let Some(throttle) = self.open.get_mut(&(above, cpu)) {
+                if throttle.start.is_none() {
+                    throttle.start = Some(at.max(throttle.marked));
+                    throttle.complete &= sure;
+                }
+                return;
+            }
+        }
+    }
+}
