@@ -12,6 +12,8 @@ pub mod period;
 pub mod thread;
 
 #[cfg(test)]
+mod bounds;
+#[cfg(test)]
 pub(crate) mod properties;
 #[cfg(test)]
 pub(crate) mod simulated;
