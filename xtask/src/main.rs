@@ -6,6 +6,7 @@ mod ability;
 mod counts;
 mod cpu_cgroup;
 mod exec;
+mod fuzz;
 mod interrupt;
 mod setup;
 mod study;

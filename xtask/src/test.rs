@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use crate::counts::{Counts, is_named, listed};
 use crate::cpu_cgroup::Priority;
 use crate::exec::{Show, cargo, collect, exec};
-use crate::{ability, interrupt, setup, vm};
+use crate::{ability, fuzz, interrupt, setup, vm};
 
 /// Test functions with these prefixes belong to the tier of that name, all others to `unit`.
 const KERNEL: &str = "kernel_";
@@ -21,7 +21,7 @@ pub(crate) struct Options {
     /// Run only this tier; may be given several times. All but guests by default.
     #[arg(long = "tier", value_enum)]
     tiers: Vec<Tier>,
-    /// Do without the kernel and guests tiers, and without what building the probe takes.
+    /// Do without the fuzz, kernel and guests tiers, and without the toolchain that they take.
     #[arg(long)]
     without_kernel: bool,
 }
@@ -37,6 +37,8 @@ pub(crate) enum Tier {
     Unit,
     /// Tests whose names start with `architecture_`: modules import what ARCHITECTURE.md lets them, and nothing else.
     Architecture,
+    /// A short run of each fuzz target, from its committed corpus.
+    Fuzz,
     /// Tests whose names start with `kernel_`: one at a time, as root, on the running kernel.
     Kernel,
     /// The same tests and the study on other kernels, in emulated guests (`cargo xtask vm-test`).
@@ -67,7 +69,7 @@ enum Outcome {
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let wanted = |tier: &Tier| options.tiers.is_empty() || options.tiers.contains(tier);
     let tiers: Vec<Tier> = Tier::value_variants().iter().copied().filter(wanted).collect();
-    if tiers.iter().any(|tier| tier.needs_probe()) && !options.without_kernel {
+    if tiers.iter().any(|tier| tier.needs_toolchain()) && !options.without_kernel {
         setup::run(&setup::Options {})?;
     }
     let mut outcomes = Vec::new();
@@ -78,7 +80,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             Tier::Clippy => check(clippy())?,
             Tier::Unit => unit()?,
             Tier::Architecture => architecture()?,
-            Tier::Kernel | Tier::Guests if options.without_kernel => Outcome::LeftOut,
+            Tier::Fuzz | Tier::Kernel | Tier::Guests if options.without_kernel => Outcome::LeftOut,
+            Tier::Fuzz => fuzz()?,
             Tier::Kernel => kernel()?,
             // Guests take many minutes: only when asked for by name.
             Tier::Guests if options.tiers.is_empty() => Outcome::LeftOut,
@@ -112,6 +115,20 @@ fn unit() -> Result<Outcome> {
 fn architecture() -> Result<Outcome> {
     let Some(names) = listed_tests()? else { return Ok(Outcome::Broken(Counts::default())) };
     named(&names, ARCHITECTURE, &[])
+}
+
+/// Fuzz targets.
+fn fuzz() -> Result<Outcome> {
+    if let Some(why) = fuzz::obstacle() {
+        return Ok(Outcome::CannotRun(why));
+    }
+    Ok(match fuzz::run() {
+        Ok(counts) => Outcome::Ran(counts),
+        Err(error) => {
+            eprintln!("test: fuzz: {error:#}");
+            Outcome::Broken(Counts::default())
+        }
+    })
 }
 
 /// Tests of the running kernel, serially, with priority over whatever else the machine does.
@@ -211,11 +228,11 @@ fn exit_code(outcomes: &[(Tier, Outcome)]) -> u8 {
 }
 
 impl Tier {
-    /// Whether its tests load the eBPF object.
-    fn needs_probe(self) -> bool {
+    /// Whether it takes more than stable Rust: nightly, and for some the eBPF object.
+    fn needs_toolchain(self) -> bool {
         match self {
             Self::Fmt | Self::Clippy | Self::Unit | Self::Architecture => false,
-            Self::Kernel | Self::Guests => true,
+            Self::Fuzz | Self::Kernel | Self::Guests => true,
         }
     }
 }
@@ -227,6 +244,7 @@ impl fmt::Display for Tier {
             Self::Clippy => "clippy",
             Self::Unit => "unit",
             Self::Architecture => "architecture",
+            Self::Fuzz => "fuzz",
             Self::Kernel => "kernel",
             Self::Guests => "guests",
         })

@@ -10,7 +10,8 @@ use crate::{
     timeline::{
         Timeline,
         interval::Span,
-        simulated::{BEGIN, CONTAINER, SIDECAR, Simulated, Truth, config, plans},
+        properties::an_event,
+        simulated::{BEGIN, CONTAINER, POD, Rules, SIDECAR, Simulated, Truth, config, plans, setting},
         thread::{Segment, State},
     },
 };
@@ -158,6 +159,25 @@ proptest! {
                 let known = [share.shares.on_cpu_ns, share.shares.throttled(), share.shares.runqueue_ns, share.shares.blocked_ns];
                 let most = [expected.on_cpu_ns, expected.throttled(), expected.runqueue_ns, expected.blocked_ns + dead];
                 prop_assert!(known.iter().zip(&most).all(|(known, most)| known <= most), "{known:?} {most:?} lost {gone:?}\n{:?}\n{:?}\n{}", timeline.threads[&thread], simulated.truth.threads[&thread], crate::timeline::properties::shown(&simulated.events));
+            }
+        }
+    }
+
+    #[test]
+    fn of_any_records_at_all_the_shares_sum_to_the_window(
+        events in prop::collection::vec(an_event(), 0..60),
+        rules in prop::sample::select(&[Rules::Direct, Rules::AsyncQueued, Rules::Task][..]),
+        at in (0u64..2_500, 0u64..2_500),
+    ) {
+        let setting = setting(rules);
+        let timeline = Timeline::build(events, &setting);
+        let window = Span::new(MonoNs(at.0.min(at.1)), MonoNs(at.0.max(at.1)));
+        // One more than the records know.
+        let threads: Vec<u32> = timeline.threads.keys().copied().chain([1]).collect();
+        for leaf in [CONTAINER, SIDECAR, POD] {
+            let attribution = Attribution::new(&timeline, &setting, &leaf);
+            for threads in threads.chunks(1).chain([&threads[..]]) {
+                sums(&attribution.explain(&request(window, threads)).expect("it has a worker"))?;
             }
         }
     }

@@ -18,6 +18,8 @@ mod unseen;
 mod untraced;
 
 #[cfg(test)]
+mod bounds;
+#[cfg(test)]
 pub(crate) mod properties;
 #[cfg(test)]
 pub(crate) mod simulated;

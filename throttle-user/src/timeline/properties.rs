@@ -225,7 +225,8 @@ fn sound(timeline: &Timeline, events: &[Event]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn an_event() -> impl Strategy<Value = Event> {
+/// Any record, sensible or not.
+pub(crate) fn an_event() -> impl Strategy<Value = Event> {
     use crate::event::{KernelCounters, Left, Levels, OnCpu, QueueState, TimerRun};
     let group = prop::sample::select(&[CONTAINER, SIDECAR, POD][..]);
     let task = (100u32..103, group.clone(), 0u16..4, 0u16..4, 0u16..4).prop_map(

@@ -1,0 +1,8 @@
+//! Fuzz target of the entry `btf`.
+#![no_main]
+
+#[expect(dead_code, reason = "other targets' entries")]
+#[path = "../../tests/fuzz_entries/mod.rs"]
+mod fuzz_entries;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| fuzz_entries::btf(bytes));
