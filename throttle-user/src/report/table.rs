@@ -37,7 +37,7 @@ const LATENCY: [Column; 9] = [
     Column { head: "max ms", short: "max\nms", cell: |row| ms(row.max_ns) },
     Column {
         head: "tail / work",
-        short: "tail /\nwork",
+        short: "tail/\nwork",
         cell: |row| row.tail_over_work.map_or_else(dash, |ratio| format!("{ratio:.2}")),
     },
     Column {
@@ -82,7 +82,7 @@ const THROTTLING: [Column; 7] = [
     },
     Column {
         head: "throttled / counted periods",
-        short: "throttled /\nperiods",
+        short: "throttled\n/ periods",
         cell: |row| {
             seen(row, row.throttled_periods.zip(row.counted_periods), |(throttled, counted)| {
                 format!("{throttled}/{counted}{}", percent(throttled, counted))

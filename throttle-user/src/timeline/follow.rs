@@ -174,6 +174,14 @@ impl<'a> ThreadTracker<'a> {
         self.live.values().filter(unknown).any(|open| self.setting.path(&open.cgroup()).contains(&level))
     }
 
+    /// Leaf cgroup and CPU of every thread that is queued and does not run.
+    pub(super) fn queued(&self) -> impl Iterator<Item = (CgroupId, u32)> + '_ {
+        self.live.values().filter_map(|open| match open.state {
+            State::Throttled { cpu } | State::Waiting { cpu } => Some((open.cgroup(), cpu)),
+            _ => None,
+        })
+    }
+
     /// Leaf cgroup and CPU of every thread that is held by a limit.
     pub(super) fn held(&self) -> impl Iterator<Item = (CgroupId, u32)> + '_ {
         self.live.values().filter_map(|open| match open.state {

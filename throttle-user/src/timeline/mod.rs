@@ -158,6 +158,9 @@ impl Timeline {
                 let changes = levels.clear_path(leaf, cpu, arrived);
                 threads.follow_marks(arrived, &changes, &levels);
             }
+            if setting.counts_from == CountsFrom::Queued && levels.any_marked() {
+                levels.know_queued(threads.queued());
+            }
             let changes = levels.observe(event, &listed(&events[index..]));
             threads.observe(event, &changes, &levels);
             // Threads that were waiting as their queue was throttled, or that were moved to a throttled queue, suffer without

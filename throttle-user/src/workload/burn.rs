@@ -129,10 +129,10 @@ mod tests {
     fn burnt_cpu_time_is_what_was_asked_within_two_per_cent() {
         let burner = Burner::calibrate();
         for work in [DurationNs::from_millis(2), DurationNs::from_millis(10), DurationNs::from_millis(60)] {
-            let ratios: Vec<f64> = (0..5).map(|_| burner.burn(work).as_millis_f64() / work.as_millis_f64()).collect();
+            let ratios: Vec<f64> = (0..15).map(|_| burner.burn(work).as_millis_f64() / work.as_millis_f64()).collect();
             let mut sorted = ratios.clone();
             sorted.sort_by(f64::total_cmp);
-            assert!((0.98..=1.02).contains(&sorted[2]), "asked {work:?}, took {ratios:?} of it");
+            assert!((0.98..=1.02).contains(&sorted[7]), "asked {work:?}, took {ratios:?} of it");
         }
     }
 

@@ -10,15 +10,14 @@ use throttle_user::{
     event::Event,
     probe::{btf, decode::decode},
     report::{markdown, table},
-    run::{
-        RunDir, StoreError,
-        derive::{derive, limits},
-        summary::summarise,
-    },
+    run::{RunDir, StoreError, derive::derive, summary::summarise},
 };
 
+/// Takes one input of a target.
+type Entry = fn(&[u8]);
+
 /// An entry, by the name of its target and of its folder of the corpus.
-pub(crate) const ENTRIES: [(&str, fn(&[u8])); 4] = [("btf", btf), ("cgroup", cgroup), ("record", record), ("run", run)];
+pub(crate) const ENTRIES: [(&str, Entry); 4] = [("btf", btf), ("cgroup", cgroup), ("record", record), ("run", run)];
 
 /// Folder of this process, in the machine's memory where it has a file system there.
 static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
@@ -103,10 +102,12 @@ pub(crate) fn run(bytes: &[u8]) {
     let mut report = || -> Result<String, StoreError> {
         let (dir, head) = RunDir::open(&path)?;
         let mut derived = vec![];
-        for limit in limits(dir.read_record()?) {
+        for mut limit in dir.read_record(&head)? {
             let file = raw.join(format!("events-{}.jsonl.gz", limit.begin.limit));
             fs::write(file, compressed(parts.next().unwrap_or_default())).expect("written");
-            derived.push(derive(&head, &limit, dir.read_events(limit.begin.limit)?));
+            let (events, kept) = dir.read_events(limit.begin.limit)?;
+            limit.kept = kept;
+            derived.push(derive(&head, &limit, events));
         }
         let summary = summarise(&head, &derived);
         dir.write_json("summary.json", &summary)?;

@@ -36,6 +36,8 @@ pub(super) struct LevelTracker<'a> {
     lost_until: MonoNs,
     /// Losses when an event last showed a level on a CPU: fewer than now means that its mark is not sure.
     shown: HashMap<(CgroupId, u32), u32>,
+    /// Leaf cgroup and CPU of every followed thread that is queued and does not run.
+    queued: Vec<(CgroupId, u32)>,
     done: Vec<Throttle>,
     hierarchy: Vec<HierarchyThrottle>,
 }
@@ -54,9 +56,21 @@ impl<'a> LevelTracker<'a> {
             losses: 0,
             lost_until: MonoNs(0),
             shown: HashMap::new(),
+            queued: vec![],
             done: vec![],
             hierarchy: vec![],
         }
+    }
+
+    /// Whether some level is out of quota somewhere.
+    pub(super) fn any_marked(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Before an event: who is queued, by leaf cgroup and CPU.
+    pub(super) fn know_queued(&mut self, queued: impl Iterator<Item = (CgroupId, u32)>) {
+        self.queued.clear();
+        self.queued.extend(queued);
     }
 
     /// Whether a level is out of quota on a CPU.
@@ -291,7 +305,16 @@ mod tests {
         event(at, What::Queue(queue))
     }
 
+    /// With the task queued all the while.
     fn counted(counts_from: CountsFrom, events: &[Event]) -> (BTreeMap<CgroupId, u64>, BTreeMap<CgroupId, u64>) {
+        counted_with(counts_from, events, &[(CONTAINER, 0)])
+    }
+
+    fn counted_with(
+        counts_from: CountsFrom,
+        events: &[Event],
+        queued: &[(CgroupId, u32)],
+    ) -> (BTreeMap<CgroupId, u64>, BTreeMap<CgroupId, u64>) {
         let paths = BTreeMap::from([(CONTAINER, vec![CONTAINER, POD]), (POD, vec![POD])]);
         let setting = Setting {
             followed: paths.keys().copied().collect(),
@@ -302,6 +325,7 @@ mod tests {
             tried: BTreeMap::new(),
         };
         let mut tracker = LevelTracker::new(&setting, events);
+        tracker.know_queued(queued.iter().copied());
         for event in events {
             tracker.observe(event, &[]);
         }
@@ -318,6 +342,13 @@ mod tests {
         let (own, any) = counted(CountsFrom::Queued, &events);
         assert_eq!(own, BTreeMap::from([(CONTAINER, 10), (POD, 20)]));
         assert_eq!(any, BTreeMap::from([(CONTAINER, 30), (POD, 20)]));
+    }
+
+    #[test]
+    fn a_pod_into_which_an_empty_container_is_released_is_not_counted() {
+        let events = [both_out(100), released(110, CONTAINER, 1), released(130, POD, 0)];
+        let (own, _) = counted_with(CountsFrom::Queued, &events, &[]);
+        assert_eq!(own, BTreeMap::from([(CONTAINER, 10), (POD, 0)]));
     }
 
     #[test]

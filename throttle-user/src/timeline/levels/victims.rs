@@ -75,6 +75,9 @@ impl LevelTracker<'_> {
     /// `unthrottle_cfs_rq` and `enqueue_entity`).
     pub(super) fn pass_on(&mut self, cgroup: CgroupId, cpu: u32, at: MonoNs) {
         let setting = self.setting;
+        if !self.may_hold_one(cgroup, cpu) {
+            return;
+        }
         let sure = self.sure_of(cgroup, cpu);
         for &above in setting.path(&cgroup).iter().skip(1) {
             if self.held(above, cpu) {
@@ -89,5 +92,13 @@ impl LevelTracker<'_> {
                 return;
             }
         }
+    }
+
+    /// Whether something is queued under a level on a CPU. Unless all who may be there are followed, and none was lost sight of,
+    /// something may be.
+    fn may_hold_one(&self, level: CgroupId, cpu: u32) -> bool {
+        let under = |leaf: &CgroupId| self.setting.path(leaf).contains(&level);
+        let all_followed = self.setting.paths.keys().filter(|leaf| under(leaf)).all(|&leaf| self.setting.follows(leaf));
+        !all_followed || self.losses > 0 || self.queued.iter().any(|(leaf, on)| *on == cpu && under(leaf))
     }
 }
