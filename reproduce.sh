@@ -7,7 +7,8 @@ cargo build --quiet --release --package xtask --package throttle-user
 programs=$(cargo metadata --quiet --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release
 "$programs/xtask" verify
 for run in results/*/*/run.json; do
-    "$programs/throttle" report "$(dirname "$run")" >/dev/null
+    # 1 is a run that is not whole or not right: derived all the same.
+    "$programs/throttle" report "$(dirname "$run")" >/dev/null || [ $? -eq 1 ]
 done
 "$programs/xtask" verify --write
 changed=$(git status --porcelain -- results)

@@ -67,7 +67,11 @@ fn text(value: &Value) -> String {
 
 fn cells(row: &Value) -> Vec<String> {
     let two = |value: &Value| value.as_f64().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
-    let of = if row["n"] == row["planned"] { String::new() } else { format!("/{}", row["planned"]) };
+    // A summary of an earlier version does not say how many were planned.
+    let of = match &row["planned"] {
+        planned if planned.is_null() || *planned == row["n"] => String::new(),
+        planned => format!("/{planned}"),
+    };
     let n = match row["failed"].as_u64() {
         Some(0) => format!("{}{of}", row["n"]),
         _ => format!("{}{of} ({} failed)", row["n"], row["failed"]),
