@@ -18,7 +18,7 @@ const MAX_THREADS: u32 = 512;
 pub(crate) fn cgroup_attach_task(ctx: BtfTracePointContext) -> i32 {
     let leader: *const u8 = ctx.arg(2);
     let whole: u64 = ctx.arg(3);
-    if whole as u8 == 0 || !present!(task_signal) || !present!(task_thread_node) || !present!(signal_thread_head) {
+    if whole & 0xff == 0 || !present!(task_signal) || !present!(task_thread_node) || !present!(signal_thread_head) {
         report(leader);
     } else {
         threads(leader);
