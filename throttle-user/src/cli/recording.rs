@@ -17,6 +17,8 @@ use crate::{
 #[derive(Default)]
 struct Sink {
     events: Vec<Event>,
+    /// Cgroups of which a task was seen on a CPU.
+    seen: HashSet<CgroupId>,
     /// Events that came when there were as many as may be kept.
     more: u64,
     writer: Option<EventWriter>,
@@ -113,6 +115,9 @@ impl Recording {
                 }
             }
             let mut kept = sink.lock().unwrap_or_else(PoisonError::into_inner);
+            if let What::Switch { prev, next, .. } = &event.what {
+                kept.seen.extend([prev, next].into_iter().flatten().map(|side| side.cgroup));
+            }
             if let Some(error) = kept.writer.as_mut().and_then(|writer| writer.write(&event).err()) {
                 kept.failed.get_or_insert(error);
                 kept.writer = None;
@@ -126,13 +131,9 @@ impl Recording {
         Ok(Self { observer, kept })
     }
 
-    /// Whether a task of a cgroup was seen on a CPU.
+    /// Whether a task of a cgroup was seen on a CPU, be the event among those kept or not.
     pub(super) fn saw_task_of(&self, cgroup: CgroupId) -> bool {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.events.iter().any(|event| match &event.what {
-            What::Switch { prev, next, .. } => [prev, next].into_iter().flatten().any(|side| side.cgroup == cgroup),
-            _ => false,
-        })
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).seen.contains(&cgroup)
     }
 
     /// Makes what was written so far readable; the first failure to write is returned here, once.
@@ -149,7 +150,7 @@ impl Recording {
         let Self { observer, kept } = self;
         let losses = observer.stop()?;
         let mut guard = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let Sink { events, more, writer, failed } = std::mem::take(&mut *guard);
+        let Sink { events, seen: _, more, writer, failed } = std::mem::take(&mut *guard);
         let finished = writer.map_or(Ok(()), |mut writer| writer.finish());
         let kept = match (more, events.iter().map(|event| event.at).max()) {
             (0, _) => Kept::All,

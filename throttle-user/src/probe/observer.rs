@@ -12,7 +12,7 @@ use std::{
 use aya::{
     Btf, Ebpf, EbpfLoader,
     maps::{HashMap, MapData, PerCpuArray, RingBuf},
-    programs::{BtfTracePoint, ProgramError},
+    programs::{BtfTracePoint, ProgramError, tp_btf::BtfTracePointLink},
 };
 use aya_log::EbpfLogger;
 use throttle_ebpf::{
@@ -131,6 +131,8 @@ pub struct Observer {
     ebpf: Ebpf,
     groups: HashMap<MapData, u64, u32>,
     states: PerCpuArray<MapData, [u64; STATE_WORDS]>,
+    /// What attaches the programs; dropping one detaches its program.
+    links: Vec<BtfTracePointLink>,
     stop: Arc<AtomicBool>,
     reader: Option<JoinHandle<u64>>,
     /// What could not be attached although it was wanted, and why; the observer does without.
@@ -173,10 +175,15 @@ impl Observer {
         let logger = plan.log.then(|| EbpfLogger::init(&mut ebpf).ok()).flatten();
         let csd = CSD_PROGRAMS.iter().filter(|_| kernel.facts.csd_tracepoints);
         let switch = if kernel.switch_prev_arg == 2 { SWITCH_STATE_FIRST } else { SWITCH };
+        let mut links = Vec::new();
         for &attachment in csd.chain(&PROGRAMS).chain([&switch]) {
-            attach(&mut ebpf, attachment, &btf)?;
+            links.push(attach(&mut ebpf, attachment, &btf)?);
         }
-        let missing = attach(&mut ebpf, ATTACH, &btf).err().into_iter().collect();
+        let mut missing = Vec::new();
+        match attach(&mut ebpf, ATTACH, &btf) {
+            Ok(link) => links.push(link),
+            Err(error) => missing.push(error),
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let reader = std::thread::Builder::new()
             .name("ring".into())
@@ -185,7 +192,7 @@ impl Observer {
                 move || read(events, logger, &stop, sink)
             })
             .map_err(|_| ProbeError::Reader)?;
-        Ok(Self { ebpf, groups, states, stop, reader: Some(reader), missing })
+        Ok(Self { ebpf, groups, states, links, stop, reader: Some(reader), missing })
     }
 
     /// Changes what is recorded of a cgroup.
@@ -210,11 +217,14 @@ impl Observer {
         names
     }
 
-    /// Reads what is left and stops. Every record written before the call has been handed to the sink when it returns.
+    /// Detaches, reads what is left and stops. Every record written before the call has been handed to the sink when it
+    /// returns.
     ///
     /// # Errors
     /// If the reader or the account of losses is gone.
     pub fn stop(mut self) -> Result<Losses, ProbeError> {
+        // Before the last records are read: what is tried after that would be neither received nor lost.
+        self.links.clear();
         self.stop.store(true, Ordering::Release);
         let undecoded = self.reader.take().ok_or(ProbeError::Reader)?.join().map_err(|_| ProbeError::Reader)?;
         let states =
@@ -273,11 +283,11 @@ fn insert(groups: &mut HashMap<MapData, u64, u32>, id: CgroupId, detail: Detail)
     groups.insert(id.0, detail.wire(), 0).map_err(|source| ProbeError::Map { map: "GROUPS", source: Box::new(source) })
 }
 
-fn attach(ebpf: &mut Ebpf, (name, tracepoint): Attachment, btf: &Btf) -> Result<(), ProbeError> {
+fn attach(ebpf: &mut Ebpf, (name, tracepoint): Attachment, btf: &Btf) -> Result<BtfTracePointLink, ProbeError> {
     let failed = |step| move |source| ProbeError::Program { tracepoint, step, source: Box::new(source) };
     let program: &mut BtfTracePoint =
         ebpf.program_mut(name).ok_or(ProbeError::Foreign(name))?.try_into().map_err(failed("used"))?;
     program.load(tracepoint, btf).map_err(failed("loaded"))?;
-    program.attach().map_err(failed("attached"))?;
-    Ok(())
+    let link = program.attach().map_err(failed("attached"))?;
+    program.take_link(link).map_err(failed("attached"))
 }
