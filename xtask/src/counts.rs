@@ -8,6 +8,8 @@ use std::ops::AddAssign;
 pub(crate) struct Counts {
     /// Ran and held.
     pub(crate) passed: u64,
+    /// Of these, the ones that failed at first and held when they were run again.
+    pub(crate) again: u64,
     /// Ran and did not.
     pub(crate) failed: u64,
     /// Marked `#[ignore]`, hence not run.
@@ -44,6 +46,7 @@ impl Counts {
 impl AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
         self.passed += other.passed;
+        self.again += other.again;
         self.failed += other.failed;
         self.skipped += other.skipped;
     }
@@ -51,8 +54,28 @@ impl AddAssign for Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+        write!(f, "{} passed, ", self.passed)?;
+        if self.again > 0 {
+            write!(f, "{} of them at the second try, ", self.again)?;
+        }
+        write!(f, "{} failed, {} skipped", self.failed, self.skipped)
     }
+}
+
+/// Names of the tests that failed, from the lists that harnesses close with:
+///
+/// ```text
+/// failures:
+///     module::name
+/// ```
+pub(crate) fn failed(output: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut lines = output.lines();
+    while lines.any(|line| line == "failures:") {
+        let list = lines.by_ref().map_while(|line| line.strip_prefix("    ").filter(|name| !name.contains(' ')));
+        names.extend(list);
+    }
+    names
 }
 
 /// Names of the tests in the harness's terse list (`time::tests::clocks_run_forward: test`).
@@ -74,7 +97,15 @@ mod tests {
         let output = "running 4 tests\n\
             test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.00s\n\n\
             test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s\n";
-        assert_eq!(Counts::read(output), Counts { passed: 8, failed: 2, skipped: 1 });
+        assert_eq!(Counts::read(output), Counts { passed: 8, again: 0, failed: 2, skipped: 1 });
+    }
+
+    #[test]
+    fn the_names_of_failed_tests_are_those_of_the_closing_lists() {
+        let output = "running 2 tests\ntest a::b ... FAILED\n\nfailures:\n\n---- a::b stdout ----\n    note: not me\n\n\
+            failures:\n    a::b\n    c\n\ntest result: FAILED. 0 passed; 2 failed; 0 ignored\nfailures:\n    d\n";
+        assert_eq!(failed(output), ["a::b", "c", "d"]);
+        assert_eq!(failed("test a ... ok\n"), Vec::<&str>::new());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::counts::{Counts, is_named, listed};
+use crate::counts::{Counts, failed, is_named, listed};
 use crate::cpu_cgroup::Priority;
 use crate::exec::{Show, cargo, collect, exec};
 use crate::{ability, fuzz, interrupt, setup, vm};
@@ -108,13 +108,13 @@ fn unit() -> Result<Outcome> {
     let elsewhere = names.iter().filter(|name| is_named(name, KERNEL) || is_named(name, ARCHITECTURE));
     let mut command = cargo(["test", "--no-fail-fast", "--workspace", "--", "--exact"]);
     command.args(elsewhere.flat_map(|name| ["--skip", name]));
-    tests(&mut command)
+    Ok(tests(&mut command)?.0)
 }
 
 /// Tests of the sources' structure.
 fn architecture() -> Result<Outcome> {
     let Some(names) = listed_tests()? else { return Ok(Outcome::Broken(Counts::default())) };
-    named(&names, ARCHITECTURE, &[])
+    Ok(named(&names, ARCHITECTURE, &[])?.0)
 }
 
 /// Fuzz targets.
@@ -131,7 +131,9 @@ fn fuzz() -> Result<Outcome> {
     })
 }
 
-/// Tests of the running kernel, serially, with priority over whatever else the machine does.
+/// Tests of the running kernel, serially, with priority over whatever else the machine does. A virtual machine that loses its CPUs
+/// for a while, or a kernel that skips a tracepoint, can make one fail: those that do are run once more, and the closing line
+/// says how many held only then.
 fn kernel() -> Result<Outcome> {
     if let Some(why) = ability::obstacle() {
         return Ok(Outcome::CannotRun(why));
@@ -141,7 +143,19 @@ fn kernel() -> Result<Outcome> {
     // Ctrl-C reaches the tests as well; we outlive them to take the group away.
     interrupt::listen()?;
     let _priority = Priority::take().inspect_err(|why| eprintln!("test: kernel: without priority: {why:#}")).ok();
-    named(&names, KERNEL, &["--test-threads=1"])
+    let (outcome, mut failures) = named(&names, KERNEL, &["--test-threads=1"])?;
+    let Outcome::Ran(first) = outcome else { return Ok(outcome) };
+    if failures.is_empty() || interrupt::asked() {
+        return Ok(Outcome::Ran(first));
+    }
+    failures.sort();
+    failures.dedup();
+    eprintln!("test: kernel: once more: {}", failures.join(", "));
+    let (outcome, _) = named(&failures, KERNEL, &["--test-threads=1"])?;
+    let Outcome::Ran(second) = outcome else { return Ok(outcome) };
+    // Less than what failed at first, if some names were not found again: these count as failed.
+    let again = second.passed.min(first.failed);
+    Ok(Outcome::Ran(Counts { passed: first.passed + again, again, failed: first.failed - again, ..first }))
 }
 
 /// Tests in guests, with priority as well: on two CPUs their time is real.
@@ -159,11 +173,11 @@ fn guests() -> Result<Outcome> {
     })
 }
 
-/// Runs those of `names` whose functions' names start with `prefix`.
-fn named(names: &[String], prefix: &str, harness_args: &[&str]) -> Result<Outcome> {
+/// Runs those of `names` whose functions' names start with `prefix`; with the names of those that failed.
+fn named(names: &[String], prefix: &str, harness_args: &[&str]) -> Result<(Outcome, Vec<String>)> {
     let names: Vec<&String> = names.iter().filter(|name| is_named(name, prefix)).collect();
     if names.is_empty() {
-        return Ok(Outcome::Ran(Counts::default()));
+        return Ok((Outcome::Ran(Counts::default()), vec![]));
     }
     let mut command = cargo(["test", "--no-fail-fast", "--workspace", "--lib", "--bins", "--tests", "--", "--exact"]);
     command.args(harness_args).args(names);
@@ -194,16 +208,17 @@ fn check(commands: impl IntoIterator<Item = Command>) -> Result<Outcome> {
     Ok(Outcome::Checked(clean))
 }
 
-fn tests(command: &mut Command) -> Result<Outcome> {
+fn tests(command: &mut Command) -> Result<(Outcome, Vec<String>)> {
     let (output, ended) = collect(command, Show::AsItComes)?;
     let counts = Counts::read(&output);
-    Ok(match ended {
+    let outcome = match ended {
         Err(error) if counts.failed == 0 => {
             eprintln!("test: {error}");
             Outcome::Broken(counts)
         }
         _ => Outcome::Ran(counts),
-    })
+    };
+    Ok((outcome, failed(&output).into_iter().map(str::to_owned).collect()))
 }
 
 fn closing_line(outcomes: &[(Tier, Outcome)]) -> String {
@@ -270,7 +285,7 @@ impl fmt::Display for Outcome {
 mod tests {
     use super::*;
 
-    const GOOD: Outcome = Outcome::Ran(Counts { passed: 3, failed: 0, skipped: 1 });
+    const GOOD: Outcome = Outcome::Ran(Counts { passed: 3, again: 0, failed: 0, skipped: 1 });
 
     #[test]
     fn the_closing_line_names_every_tier_and_its_counts() {
@@ -293,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_tier_without_a_single_test_has_failed() {
-        let none = [(Tier::Architecture, Outcome::Ran(Counts { passed: 0, failed: 0, skipped: 4 }))];
+        let none = [(Tier::Architecture, Outcome::Ran(Counts { passed: 0, again: 0, failed: 0, skipped: 4 }))];
         assert_eq!(exit_code(&none), 1);
         assert_eq!(closing_line(&none), "tiers: architecture FAILED: no test ran");
     }

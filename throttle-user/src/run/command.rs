@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     agree::{Agreement, Check},
-    derive::{LevelLine, RawLimit, agreement, bracket, broken, changed, checks, idle_while_held, level_line},
+    compare::{agreement, broken, changed, checks, level_line},
+    derive::{LevelLine, RawLimit, bracket, idle_while_held},
     environment::Environment,
     ledger::Kept,
     need::Need,

@@ -63,17 +63,31 @@ pub fn limits(head: &Head, lines: Vec<RawLine>) -> Result<Vec<RawLimit>, Wrong> 
     Ok(ledger.limits)
 }
 
-/// Events as the probe numbers them: each CPU's ascend (a jump is a loss).
+/// Numbers skipped this lately may still come: an interrupt that writes its record into the middle of another one's takes the
+/// later number and the earlier place. Interrupts nest a few deep; what is missing longer was lost.
+const LATE: usize = 16;
+
+/// Events as the probe numbers them: each CPU's ascend, but for one that fills a hole just left; a hole that stays is a loss.
 ///
 /// # Errors
 /// [`Wrong`] for the first one that does not.
 pub fn numbered(events: &[Event]) -> Result<(), Wrong> {
-    let mut last: HashMap<u32, u32> = HashMap::new();
+    let mut cpus: HashMap<u32, (u32, Vec<u32>)> = HashMap::new();
     for (event, line) in events.iter().zip(1..) {
-        let before = last.insert(event.cpu, event.seq);
+        let Some((last, skipped)) = cpus.get_mut(&event.cpu) else {
+            cpus.insert(event.cpu, (event.seq, (0..event.seq).rev().take(LATE).collect()));
+            continue;
+        };
         // Numbers begin anew at 2^32: half of that is no loss but a step back.
-        if let Some(before) = before.filter(|&before| !(1..1 << 31).contains(&event.seq.wrapping_sub(before))) {
-            let what = format!("event {} of CPU {} comes after its event {before}", event.seq, event.cpu);
+        let ahead = event.seq.wrapping_sub(*last);
+        if (1..1 << 31).contains(&ahead) {
+            let newly = (1..ahead).rev().take(LATE).map(|back| last.wrapping_add(back));
+            *skipped = newly.chain(skipped.iter().copied()).take(LATE).collect();
+            *last = event.seq;
+        } else if let Some(hole) = skipped.iter().position(|&number| number == event.seq) {
+            skipped.remove(hole);
+        } else {
+            let what = format!("event {} of CPU {} comes after its event {last}", event.seq, event.cpu);
             return Err(Wrong { line: Some(line), what });
         }
     }
@@ -254,5 +268,33 @@ fn ordered(stamps: &[(&str, MonoNs)]) -> Result<(), String> {
             let ((before, earlier), (after, later)) = (pair[0], pair[1]);
             Err(format!("{after} at {} is before {before} at {}", later.0, earlier.0))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{CgroupId, What};
+
+    fn refused(numbers: &[u32]) -> Option<usize> {
+        let exit = What::Exit { thread: 1, cgroup: CgroupId(1) };
+        let event = |&seq: &u32| Event { at: MonoNs(0), cpu: 3, seq, what: exit.clone() };
+        numbered(&numbers.iter().map(event).collect::<Vec<_>>()).err().and_then(|wrong| wrong.line)
+    }
+
+    #[test]
+    fn a_number_twice_or_long_after_its_place_is_refused() {
+        assert_eq!(refused(&[0, 1, 1]), Some(3));
+        assert_eq!(refused(&[0, 2, 1, 1]), Some(4));
+        assert_eq!(refused(&[0, 2, 3, 2]), Some(4));
+        assert_eq!(refused(&[2, 40, 3]), Some(3));
+    }
+
+    #[test]
+    fn a_hole_that_stays_is_a_loss_and_one_that_is_filled_an_interrupt() {
+        assert_eq!(refused(&[0, 3, 4, 9]), None);
+        assert_eq!(refused(&[1, 0, 3, 2, 4]), None);
+        assert_eq!(refused(&[0, u32::MAX, 1, 0]), Some(2));
+        assert_eq!(refused(&[5, 6, 2]), None);
     }
 }

@@ -21,6 +21,7 @@
 
 pub mod agree;
 pub mod command;
+mod compare;
 pub mod derive;
 pub mod environment;
 mod kernel_fs;

@@ -25,46 +25,54 @@ pub struct Gap {
     pub lost: u32,
 }
 
-/// Gaps of time-ordered events, each with the index of the event that ends it; a gap that nothing ends, because the CPU tried to
-/// write more after its last record, lasts to the end. As long as a CPU has shown no switch, what ran there may have been there
-/// from the beginning on: a gap then reaches back to it.
+/// Gaps of time-ordered events, each with the index of the event that ends it, in the order of these; a gap that nothing ends,
+/// because the CPU tried to write more after its last record, lasts to the end. As long as a CPU has shown no switch, what ran
+/// there may have been there from the beginning on: a gap then reaches back to it.
+///
+/// An interrupt may write its record into the middle of another one's: it then has the later number and the earlier place, or the
+/// earlier stamp. So a CPU's events are taken in the order of their numbers.
 pub(super) fn find(events: &[Event], tried: &BTreeMap<u32, u64>, seen: Span) -> Vec<(usize, Gap)> {
-    let mut cpus: BTreeMap<u32, Cpu> = BTreeMap::new();
-    let mut gaps = Vec::new();
+    let mut cpus: BTreeMap<u32, Vec<(i64, usize)>> = tried.keys().map(|&cpu| (cpu, vec![])).collect();
     for (index, event) in events.iter().enumerate() {
-        let cpu = cpus.entry(event.cpu).or_insert(Cpu { expected: 0, since: seen.start, switched: false });
-        let gap = |lost| Gap { cpu: event.cpu, span: Span::new(cpu.since, event.at), lost };
-        gaps.extend(lost(event.seq, cpu.expected).map(|lost| (index, gap(lost))));
-        cpu.switched |= matches!(event.what, What::Switch { .. });
-        cpu.expected = event.seq.wrapping_add(1);
-        if cpu.switched {
-            cpu.since = event.at;
+        let numbers = cpus.entry(event.cpu).or_default();
+        let last = numbers.last().map_or(-1, |&(number, _)| number);
+        numbers.push((unfold(last, event.seq), index));
+    }
+    let mut gaps = Vec::new();
+    for (cpu, mut numbers) in cpus {
+        numbers.sort_unstable();
+        let (mut expected, mut since, mut switched) = (0, seen.start, false);
+        for (number, index) in numbers {
+            let event = &events[index];
+            if let Some(lost) = lost(number, expected) {
+                gaps.push((index, Gap { cpu, span: Span::new(since.min(event.at), event.at), lost }));
+            }
+            switched |= matches!(event.what, What::Switch { .. });
+            expected = expected.max(number + 1);
+            if switched {
+                since = since.max(event.at);
+            }
+        }
+        let Some(&tried) = tried.get(&cpu) else { continue };
+        #[expect(clippy::cast_possible_truncation, reason = "records carry the low half of the count")]
+        let next = unfold(expected, tried as u32);
+        if let Some(lost) = lost(next, expected) {
+            gaps.push((events.len(), Gap { cpu, span: Span::new(since.min(seen.end), seen.end), lost }));
         }
     }
-    for (&cpu, &tried) in tried {
-        let last = cpus.get(&cpu);
-        #[expect(clippy::cast_possible_truncation, reason = "records carry the low half of the count")]
-        let lost = lost(tried as u32, last.map_or(0, |last| last.expected));
-        let span = Span::new(last.map_or(seen.start, |last| last.since), seen.end);
-        gaps.extend(lost.map(|lost| (events.len(), Gap { cpu, span, lost })));
-    }
+    gaps.sort_by_key(|&(index, gap)| (index, gap.cpu));
     gaps
 }
 
-/// What was seen of a CPU.
-struct Cpu {
-    /// Its next sequence number.
-    expected: u32,
-    /// Its last record, or the beginning.
-    since: MonoNs,
-    switched: bool,
+/// The number of which a record carries the low half: the one nearest to `near`.
+fn unfold(near: i64, seq: u32) -> i64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the low half, as the record has it")]
+    let low = near as u32;
+    near + i64::from(seq.wrapping_sub(low).cast_signed())
 }
 
-/// How many were lost before a sequence number. An interrupt may write its record into the middle of another one's: the two then
-/// share a number or stand in the wrong order, and nothing is lost.
-fn lost(seq: u32, expected: u32) -> Option<u32> {
-    let lost = seq.wrapping_sub(expected);
-    (1..=u32::MAX / 2).contains(&lost).then_some(lost)
+fn lost(number: i64, expected: i64) -> Option<u32> {
+    u32::try_from(number - expected).ok().filter(|&lost| lost > 0)
 }
 
 /// The instants at which records may be missing, both ends of each gap among them.
@@ -104,4 +112,42 @@ fn cut(segment: Segment, gaps: &Spans) -> Vec<Segment> {
     let span = Span::new(hit.start, segment.span.end);
     let unknown = Segment { span, state: State::Unknown, uncharged: DurationNs::ZERO };
     [known, unknown].into_iter().filter(|part| !part.span.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::CgroupId;
+
+    fn events(numbered: &[(u64, u32)]) -> Vec<Event> {
+        let exit = What::Exit { thread: 1, cgroup: CgroupId(1) };
+        numbered.iter().map(|&(at, seq)| Event { at: MonoNs(at), cpu: 0, seq, what: exit.clone() }).collect()
+    }
+
+    fn lost(numbered: &[(u64, u32)], tried: u64) -> Vec<(usize, u32)> {
+        let seen = Span::new(MonoNs(0), MonoNs(1_000));
+        let gaps = find(&events(numbered), &BTreeMap::from([(0, tried)]), seen);
+        gaps.into_iter().map(|(index, gap)| (index, gap.lost)).collect()
+    }
+
+    #[test]
+    fn a_record_written_into_the_middle_of_another_is_no_loss() {
+        assert_eq!(lost(&[(10, 0), (20, 2), (21, 1), (30, 3)], 4), []);
+        assert_eq!(lost(&[(10, 1), (11, 0), (30, 2)], 3), []);
+    }
+
+    #[test]
+    fn what_is_missing_at_the_beginning_in_the_middle_and_at_the_end_is_counted() {
+        assert_eq!(lost(&[(10, 2), (20, 3), (30, 5), (31, 4), (40, 8)], 10), [(0, 2), (4, 2), (5, 1)]);
+        assert_eq!(lost(&[], 3), [(0, 3)]);
+        assert_eq!(lost(&[], 0), []);
+    }
+
+    #[test]
+    fn numbers_begin_anew_after_the_last_one() {
+        let numbers: Vec<(u64, u32)> =
+            [u32::MAX - 1, u32::MAX, 1, 0, 2].into_iter().zip(1..).map(|(seq, at)| (at, seq)).collect();
+        let first = find(&events(&numbers), &BTreeMap::new(), Span::new(MonoNs(0), MonoNs(9)));
+        assert!(first.is_empty(), "{first:?}");
+    }
 }

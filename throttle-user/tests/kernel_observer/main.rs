@@ -2,6 +2,7 @@
 //! after. Needs root, the cpu controller and a kernel with BTF; without them these tests fail.
 
 mod edges;
+mod kprobes;
 mod limits;
 mod loss;
 mod moves;

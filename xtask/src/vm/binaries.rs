@@ -28,15 +28,18 @@ pub(crate) struct TestBinary {
     /// Name of the file without its ending.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
-    /// Tests of the kernel tier in it.
+    /// Tests of the kernel tier in it, and those for guests alone.
     pub(crate) names: Vec<String>,
 }
 
 impl TestBinary {
-    /// For the guest's script: runs exactly its tests of the kernel tier.
+    /// For the guest's script: runs exactly these. Those for guests alone are ignored elsewhere.
     pub(crate) fn step(&self) -> Step {
         let Self { name, names, .. } = self;
-        Step { name: name.clone(), command: format!("/tests/{name} --test-threads=1 --exact {}", names.join(" ")) }
+        Step {
+            name: name.clone(),
+            command: format!("/tests/{name} --test-threads=1 --include-ignored --exact {}", names.join(" ")),
+        }
     }
 }
 
@@ -71,7 +74,7 @@ pub(crate) fn build() -> Result<Binaries> {
         // Static, so it runs here as well as in a guest.
         let (output, ended) = collect(Command::new(&test.path).args(["--list", "--format", "terse"]), Show::Nothing)?;
         ended?;
-        let named = listed(&output).into_iter().filter(|name| is_named(name, "kernel_"));
+        let named = listed(&output).into_iter().filter(|name| is_named(name, "kernel_") || is_named(name, "guest_"));
         let names: Vec<String> = named.map(str::to_owned).collect();
         if !names.is_empty() {
             tests.push(TestBinary { name: test.name.clone(), path: test.path.clone(), names });

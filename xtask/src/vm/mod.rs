@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_guests_line_names_the_kernel_that_ran_the_tests_and_the_trouble() {
-        let counts = Counts { passed: 12, failed: 0, skipped: 0 };
+        let counts = Counts { passed: 12, ..Counts::default() };
         let held = Verdict { kernel: Some("6.12.1-rt".to_owned()), counts, problems: vec![] };
         assert_eq!(
             line("6.12-rt-smp", &kernel(), &held, 1, Duration::from_secs(34)),
@@ -256,8 +256,8 @@ mod tests {
 
     #[test]
     fn a_guest_without_any_test_counts_as_a_failure() {
-        assert_eq!(counted(&Verdict::default()), Counts { passed: 0, failed: 1, skipped: 0 });
-        let counts = Counts { passed: 3, failed: 2, skipped: 0 };
+        assert_eq!(counted(&Verdict::default()), Counts { failed: 1, ..Counts::default() });
+        let counts = Counts { passed: 3, failed: 2, ..Counts::default() };
         assert_eq!(counted(&Verdict { counts, ..Verdict::default() }), counts);
     }
 }

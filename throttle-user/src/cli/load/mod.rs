@@ -144,7 +144,7 @@ struct Sink {
     json: bool,
     quiet: bool,
     hgrm: Option<BufWriter<File>>,
-    hlog: Option<IntervalLog<BufWriter<File>>>,
+    hlog: Option<(PathBuf, IntervalLog<BufWriter<File>>)>,
     progress: ProgressBar,
     broken: Option<Failure>,
 }
@@ -166,7 +166,8 @@ impl Sink {
             Some(path) => {
                 let file = create(path)?;
                 let log = IntervalLog::begin(file, &ClockAnchor::take(), now(), INTERVAL);
-                Some(log.with_context(|| format!("cannot write {}", path.display())).or_exit(Exit::BadInput)?)
+                let log = log.with_context(|| format!("cannot write {}", path.display())).or_exit(Exit::BadInput)?;
+                Some((path.to_owned(), log))
             }
         };
         let progress = progress(args.quiet || !io::stderr().is_terminal(), plan.end.requests);
@@ -197,8 +198,8 @@ impl Sink {
     }
 
     fn keep(&mut self, span: &RequestSpan) -> Result<(), Failure> {
-        if let Some(hlog) = &mut self.hlog {
-            hlog.record(span).context("cannot write the interval log").or_exit(Exit::BrokeOff)?;
+        if let Some((path, hlog)) = &mut self.hlog {
+            hlog.record(span).with_context(|| format!("cannot write {}", path.display())).or_exit(Exit::BrokeOff)?;
         }
         if self.json { print_line(&Line::Request(span)) } else { Ok(()) }
     }
@@ -210,9 +211,9 @@ impl Sink {
             let written = write_hgrm(&self.record.latency, &mut file).and_then(|()| file.flush());
             written.with_context(|| format!("cannot write {}", shown(args.hgrm.as_deref()))).or_exit(Exit::BrokeOff)?;
         }
-        if let Some(log) = self.hlog.take() {
+        if let Some((path, log)) = self.hlog.take() {
             let written = log.finish(now());
-            written.with_context(|| format!("cannot write {}", shown(args.hlog.as_deref()))).or_exit(Exit::BrokeOff)?;
+            written.with_context(|| format!("cannot write {}", path.display())).or_exit(Exit::BrokeOff)?;
         }
         if let Some(failure) = self.broken {
             return Err(failure);
