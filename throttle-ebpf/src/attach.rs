@@ -4,7 +4,7 @@ use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use throttle_ebpf::record::{Attach, attach_flag, kind};
 
 use crate::{
-    emit::{add, emit_interruptible, with_state},
+    emit::{emit, with_state},
     kernel::{Group, Probed, offset, present, probe},
 };
 
@@ -39,7 +39,7 @@ fn threads(leader: *const u8) {
         node = probe(node as *const u8, 0);
     }
     if node != 0 && node != head as u64 {
-        with_state(|state| add(&mut state.truncated));
+        with_state(|state| state.truncated = state.truncated.wrapping_add(1));
     }
 }
 
@@ -50,7 +50,7 @@ fn report(task: *const u8) {
     let on_queue: u32 = probe(task, offset!(task_on_rq));
     let delayed = present!(task_sched_delayed) && probe::<u8>(task, offset!(task_sched_delayed)) != 0;
     let flags = if on_queue == 0 || delayed { attach_flag::BLOCKED } else { 0 };
-    emit_interruptible(kind::ATTACH, flags, |header| Attach {
+    emit(kind::ATTACH, flags, None, |header| Attach {
         header,
         cgroup: group.id(),
         tid: probe(task, offset!(task_pid)),

@@ -7,7 +7,7 @@ use throttle_ebpf::{
 };
 
 use crate::{
-    emit::{emit, emit_interruptible},
+    emit::emit,
     kernel::{Task, present},
     maps::{detail, opened, wants_tasks},
 };
@@ -47,7 +47,7 @@ pub(crate) fn sched_migrate_task(ctx: BtfTracePointContext) -> i32 {
 pub(crate) fn sched_process_exit(ctx: BtfTracePointContext) -> i32 {
     let task = Task(ctx.arg(0));
     if let Some(cgroup) = selected(task) {
-        emit_interruptible(kind::EXIT, 0, |header| Exit { header, cgroup, tid: task.tid(), pad: 0 });
+        emit(kind::EXIT, 0, None, |header| Exit { header, cgroup, tid: task.tid(), pad: 0 });
     }
     0
 }

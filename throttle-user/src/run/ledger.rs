@@ -4,7 +4,7 @@
 //! twice, a line of another run or a line changed by hand shows; such a record is refused as a whole, because figures from
 //! the rest of it would be of a run that never was.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use super::{
     derive::RawLimit,
@@ -63,33 +63,31 @@ pub fn limits(head: &Head, lines: Vec<RawLine>) -> Result<Vec<RawLimit>, Wrong> 
     Ok(ledger.limits)
 }
 
-/// Numbers skipped this lately may still come: an interrupt that writes its record into the middle of another one's takes the
-/// later number and the earlier place. Interrupts nest a few deep; what is missing longer was lost.
-const LATE: usize = 16;
+/// Records of one CPU that an interrupt may have shuffled: it writes its own into the middle of another one's, which then has the
+/// same number or a lower one. Interrupts nest a few deep.
+const SHUFFLED: usize = 16;
 
-/// Events as the probe numbers them: each CPU's ascend, but for one that fills a hole just left; a hole that stays is a loss.
+/// Events as the probe numbers them: each CPU's ascend, a jump is a loss, and what an interrupt shuffled goes back a few numbers.
 ///
 /// # Errors
-/// [`Wrong`] for the first one that does not.
+/// [`Wrong`] for the first one that goes back further, or is there a second time.
 pub fn numbered(events: &[Event]) -> Result<(), Wrong> {
-    let mut cpus: HashMap<u32, (u32, Vec<u32>)> = HashMap::new();
+    let mut cpus: HashMap<u32, (u32, VecDeque<&Event>)> = HashMap::new();
     for (event, line) in events.iter().zip(1..) {
-        let Some((last, skipped)) = cpus.get_mut(&event.cpu) else {
-            cpus.insert(event.cpu, (event.seq, (0..event.seq).rev().take(LATE).collect()));
-            continue;
-        };
+        let (highest, lately) = cpus.entry(event.cpu).or_insert((event.seq, VecDeque::new()));
         // Numbers begin anew at 2^32: half of that is no loss but a step back.
-        let ahead = event.seq.wrapping_sub(*last);
-        if (1..1 << 31).contains(&ahead) {
-            let newly = (1..ahead).rev().take(LATE).map(|back| last.wrapping_add(back));
-            *skipped = newly.chain(skipped.iter().copied()).take(LATE).collect();
-            *last = event.seq;
-        } else if let Some(hole) = skipped.iter().position(|&number| number == event.seq) {
-            skipped.remove(hole);
-        } else {
-            let what = format!("event {} of CPU {} comes after its event {last}", event.seq, event.cpu);
+        let back = highest.wrapping_sub(event.seq);
+        let ahead = back > u32::MAX / 2;
+        let shuffled = (back as usize) < SHUFFLED && !lately.contains(&event);
+        if !ahead && !shuffled {
+            let what = format!("event {} of CPU {} comes after its event {highest}", event.seq, event.cpu);
             return Err(Wrong { line: Some(line), what });
         }
+        if ahead {
+            *highest = event.seq;
+        }
+        lately.truncate(SHUFFLED - 1);
+        lately.push_front(event);
     }
     Ok(())
 }
@@ -276,25 +274,25 @@ mod tests {
     use super::*;
     use crate::event::{CgroupId, What};
 
-    fn refused(numbers: &[u32]) -> Option<usize> {
+    /// Line of the first event that is refused; an event is its number and its stamp.
+    fn refused(events: &[(u32, u64)]) -> Option<usize> {
         let exit = What::Exit { thread: 1, cgroup: CgroupId(1) };
-        let event = |&seq: &u32| Event { at: MonoNs(0), cpu: 3, seq, what: exit.clone() };
-        numbered(&numbers.iter().map(event).collect::<Vec<_>>()).err().and_then(|wrong| wrong.line)
+        let event = |&(seq, at): &(u32, u64)| Event { at: MonoNs(at), cpu: 3, seq, what: exit.clone() };
+        numbered(&events.iter().map(event).collect::<Vec<_>>()).err().and_then(|wrong| wrong.line)
     }
 
     #[test]
-    fn a_number_twice_or_long_after_its_place_is_refused() {
-        assert_eq!(refused(&[0, 1, 1]), Some(3));
-        assert_eq!(refused(&[0, 2, 1, 1]), Some(4));
-        assert_eq!(refused(&[0, 2, 3, 2]), Some(4));
-        assert_eq!(refused(&[2, 40, 3]), Some(3));
+    fn an_event_twice_or_far_from_its_place_is_refused() {
+        assert_eq!(refused(&[(0, 10), (1, 11), (1, 11)]), Some(3));
+        assert_eq!(refused(&[(0, 10), (1, 11), (0, 10)]), Some(3));
+        assert_eq!(refused(&[(2, 10), (40, 11), (3, 12)]), Some(3));
     }
 
     #[test]
-    fn a_hole_that_stays_is_a_loss_and_one_that_is_filled_an_interrupt() {
-        assert_eq!(refused(&[0, 3, 4, 9]), None);
-        assert_eq!(refused(&[1, 0, 3, 2, 4]), None);
-        assert_eq!(refused(&[0, u32::MAX, 1, 0]), Some(2));
-        assert_eq!(refused(&[5, 6, 2]), None);
+    fn losses_and_what_an_interrupt_shuffled_are_not() {
+        assert_eq!(refused(&[(0, 10), (3, 11), (4, 12), (90, 13)]), None);
+        assert_eq!(refused(&[(0, 10), (2, 12), (3, 13), (1, 11), (4, 14)]), None);
+        assert_eq!(refused(&[(0, 10), (1, 12), (2, 13), (1, 11), (2, 14), (3, 15)]), None);
+        assert_eq!(refused(&[(u32::MAX, 10), (1, 12), (0, 11), (2, 13)]), None);
     }
 }

@@ -29,6 +29,7 @@ pub mod ledger;
 mod lines;
 pub mod modelled;
 pub mod need;
+mod packed;
 pub mod plan;
 pub mod record;
 pub mod store;

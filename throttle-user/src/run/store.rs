@@ -1,12 +1,10 @@
 //! A run's folder: written as things happen, readable at any moment, also after a kill.
 
 use std::{
-    fs::{self, File},
-    io::{self, BufReader},
+    fs, io,
     path::{Path, PathBuf},
 };
 
-use flate2::read::MultiGzDecoder;
 use serde::Serialize;
 
 use super::{
@@ -15,6 +13,7 @@ use super::{
     kernel_fs,
     ledger::{self, Kept},
     lines::{EventWriter, Lines, read_lines},
+    packed,
     record::{Head, RawLine},
 };
 use crate::{cgroup::CpuLimit, event::Event};
@@ -263,8 +262,10 @@ impl RunDir {
     /// [`StoreError`] names the line that cannot be.
     pub fn read_record(&self, head: &Head) -> Result<Vec<RawLimit>, StoreError> {
         let path = self.file(RECORD);
-        let file = File::open(&path).map_err(|source| StoreError::File { what: "read", path: path.clone(), source })?;
-        let lines = read_lines::<RawLine>(&path, file)?.values;
+        let Some((path, source)) = packed::open(&path)? else {
+            return Err(StoreError::File { what: "read", path, source: io::ErrorKind::NotFound.into() });
+        };
+        let lines = read_lines::<RawLine>(&path, source)?.values;
         let limits = ledger::limits(head, lines).map_err(|wrong| match wrong.line {
             Some(line) => StoreError::Order { path, line, what: wrong.what },
             None => StoreError::Plan { path: self.file(HEAD), what: wrong.what },
@@ -278,8 +279,8 @@ impl RunDir {
         let raw = self.file("raw");
         let listed = fs::read_dir(&raw).and_then(Iterator::collect::<Result<Vec<_>, _>>);
         let listed = listed.map_err(|source| StoreError::File { what: "read", path: raw, source })?;
-        let known: Vec<PathBuf> =
-            head.plan.limits.iter().take(limits.len() + 1).map(|&limit| self.file(&event_file(limit))).collect();
+        let begun = head.plan.limits.iter().take(limits.len() + 1).map(|&limit| self.file(&event_file(limit)));
+        let known: Vec<PathBuf> = begun.flat_map(|path| [packed::packed(&path), path]).collect();
         let mut events: Vec<PathBuf> = listed.into_iter().map(|entry| entry.path()).collect();
         events.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("events-")));
         events.sort();
@@ -294,13 +295,10 @@ impl RunDir {
     /// # Errors
     /// [`StoreError`].
     pub fn read_events(&self, limit: CpuLimit) -> Result<(Vec<Event>, Kept), StoreError> {
-        let path = self.file(&event_file(limit));
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((vec![], Kept::None)),
-            Err(source) => return Err(StoreError::File { what: "read", path, source }),
+        let Some((path, source)) = packed::open(&self.file(&event_file(limit)))? else {
+            return Ok((vec![], Kept::None));
         };
-        let read = read_lines::<Event>(&path, MultiGzDecoder::new(BufReader::new(file)))?;
+        let read = read_lines::<Event>(&path, source)?;
         ledger::numbered(&read.values).map_err(|wrong| StoreError::Order {
             path: path.clone(),
             line: wrong.line.unwrap_or(0),

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     event::{Event, What},
-    time::{DurationNs, MonoNs},
+    time::DurationNs,
 };
 
 /// A stretch in which a CPU lost records.
@@ -29,8 +29,8 @@ pub struct Gap {
 /// because the CPU tried to write more after its last record, lasts to the end. As long as a CPU has shown no switch, what ran
 /// there may have been there from the beginning on: a gap then reaches back to it.
 ///
-/// An interrupt may write its record into the middle of another one's: it then has the later number and the earlier place, or the
-/// earlier stamp. So a CPU's events are taken in the order of their numbers.
+/// An interrupt may write its record into the middle of another one's: the two then share a number, or the later number has the
+/// earlier place or stamp. So a CPU's events are taken in the order of their numbers, and a number twice is no loss.
 pub(super) fn find(events: &[Event], tried: &BTreeMap<u32, u64>, seen: Span) -> Vec<(usize, Gap)> {
     let mut cpus: BTreeMap<u32, Vec<(i64, usize)>> = tried.keys().map(|&cpu| (cpu, vec![])).collect();
     for (index, event) in events.iter().enumerate() {
@@ -117,7 +117,7 @@ fn cut(segment: Segment, gaps: &Spans) -> Vec<Segment> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::CgroupId;
+    use crate::{event::CgroupId, time::MonoNs};
 
     fn events(numbered: &[(u64, u32)]) -> Vec<Event> {
         let exit = What::Exit { thread: 1, cgroup: CgroupId(1) };
@@ -134,6 +134,8 @@ mod tests {
     fn a_record_written_into_the_middle_of_another_is_no_loss() {
         assert_eq!(lost(&[(10, 0), (20, 2), (21, 1), (30, 3)], 4), []);
         assert_eq!(lost(&[(10, 1), (11, 0), (30, 2)], 3), []);
+        // Two records within the writing of another: it sets the count back.
+        assert_eq!(lost(&[(10, 0), (12, 1), (13, 2), (11, 1), (14, 2), (15, 3)], 4), []);
     }
 
     #[test]

@@ -7,11 +7,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use flate2::{Compression, read::MultiGzDecoder, write::GzEncoder};
+use flate2::read::MultiGzDecoder;
 use serde_json::{Value, json};
 
 use super::arms::Setting;
 use super::node::{self, Node};
+use crate::exec::exec;
 use crate::{interrupt, verify};
 
 /// How a setting ended.
@@ -115,23 +116,29 @@ pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Packs the events as small as they go: while they were written they had to be quick, and readable after each request.
+/// Packs raw files as small as they go: while they were written they had to be quick, and readable after each request.
 pub(super) fn compress(run: &Path) -> Result<()> {
     let raw = run.join("raw");
     for entry in fs::read_dir(&raw).with_context(|| format!("cannot read {}", raw.display()))? {
         let path = entry.with_context(|| format!("cannot read {}", raw.display()))?.path();
-        if path.extension().is_none_or(|extension| extension != "gz") {
-            continue;
-        }
-        let packed = path.with_extension("gz.new");
-        let pack = || -> io::Result<()> {
-            let mut events = MultiGzDecoder::new(BufReader::new(File::open(&path)?));
-            let mut out = GzEncoder::new(BufWriter::new(File::create(&packed)?), Compression::best());
-            io::copy(&mut events, &mut out)?;
-            out.finish()?.flush()?;
-            fs::rename(&packed, &path)
+        let plain = match path.extension() {
+            Some(extension) if extension == "xz" => continue,
+            Some(extension) if extension == "gz" => {
+                let plain = path.with_extension("");
+                let unpack = || -> io::Result<()> {
+                    let mut events = MultiGzDecoder::new(BufReader::new(File::open(&path)?));
+                    let mut out = BufWriter::new(File::create(&plain)?);
+                    io::copy(&mut events, &mut out)?;
+                    out.flush()?;
+                    fs::remove_file(&path)
+                };
+                unpack().with_context(|| format!("cannot unpack {}", path.display()))?;
+                plain
+            }
+            _ => path,
         };
-        pack().with_context(|| format!("cannot pack {}", path.display()))?;
+        exec(Command::new("xz").args(["-9e", "--threads=1", "--check=crc64", "--"]).arg(&plain))
+            .context("cannot pack with xz; type: apt-get install xz-utils")?;
     }
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! `raw/events-<limit>.jsonl.gz` as the verifier reads it, by the field names of the format alone.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::io::BufRead as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use flate2::read::MultiGzDecoder;
 use serde_json::Value;
+
+use super::packed;
 
 /// A watched thread on one side of a switch, or woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,21 +88,20 @@ pub(crate) struct Event {
     pub(crate) what: What,
 }
 
-/// Reads a file of events, ordered by time.
+/// Reads the events of a limit, ordered by time, and says from which file.
 ///
 /// # Errors
 /// It is not there, not gzip, or a line is not an event.
-pub(crate) fn read(path: &Path) -> Result<Vec<Event>> {
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let lines = BufReader::new(MultiGzDecoder::new(BufReader::new(file))).lines();
+pub(crate) fn read(run: &Path, limit: &str) -> Result<(PathBuf, Vec<Event>)> {
+    let (path, text) = packed::open(run, &format!("events-{limit}.jsonl"))?;
     let mut events = Vec::new();
-    for (number, line) in lines.enumerate() {
+    for (number, line) in text.lines().enumerate() {
         let at = || format!("{} line {}", path.display(), number + 1);
         let value: Value = serde_json::from_str(&line.with_context(at)?).with_context(at)?;
         events.push(event(&value).with_context(|| format!("{}: not an event", at()))?);
     }
     events.sort_by_key(|event| (event.at, event.cpu, event.number));
-    Ok(events)
+    Ok((path, events))
 }
 
 fn event(value: &Value) -> Option<Event> {
@@ -111,7 +110,7 @@ fn event(value: &Value) -> Option<Event> {
         "wakeup" => What::Wakeup(side(value)?, value["tc"].as_u64()?),
         "period" => What::Period(timer(value)?),
         "queue" => What::Queue(value["cg"].as_u64()?, value["qc"].as_u64()?, value["thr"].as_bool()?),
-        "slack" | "migrate" | "exit" => What::Other,
+        "slack" | "migrate" | "exit" | "attach" => What::Other,
         _ => return None,
     };
     Some(Event { at: value["t"].as_u64()?, cpu: value["c"].as_u64()?, number: value["s"].as_u64()?, what })

@@ -8,6 +8,7 @@ mod digest;
 mod events;
 mod finding;
 mod limit;
+mod packed;
 mod page;
 mod period;
 mod prediction;

@@ -1,11 +1,13 @@
 //! `raw/record.jsonl` as the verifier reads it: counters before and after, and every request.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::io::BufRead as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+
+use super::packed;
 
 /// The kernel's counters of one level, in ns, read before and after.
 #[derive(Clone, Debug)]
@@ -41,16 +43,16 @@ pub(crate) struct Limit {
     pub(crate) end: Option<Value>,
 }
 
-/// Reads a record.
+/// Reads the record of a run.
 ///
 /// # Errors
 /// A line is no JSON, or of no limit that began.
-pub(crate) fn read(path: &Path) -> Result<Vec<Limit>> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+pub(crate) fn read(run: &Path) -> Result<Vec<Limit>> {
+    let (path, text) = packed::open(run, "record.jsonl")?;
     let mut limits: Vec<Limit> = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let at = || format!("{} line {}", path.display(), number + 1);
-        let value: Value = serde_json::from_str(line).with_context(at)?;
+        let value: Value = serde_json::from_str(&line.with_context(at)?).with_context(at)?;
         let name = value["limit"].as_str().unwrap_or_default().to_owned();
         if value["type"] == "limit_begin" {
             limits.push(begin(name, value).with_context(at)?);

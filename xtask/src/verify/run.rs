@@ -65,7 +65,7 @@ impl Run {
         Ok(Self {
             folder: folder.to_owned(),
             head: json(&folder.join("run.json"))?,
-            limits: record::read(&folder.join("raw/record.jsonl"))?,
+            limits: record::read(folder)?,
             lines: json_lines(&folder.join("runs.jsonl"))?,
             summary: json(&folder.join("summary.json"))?,
         })
@@ -82,8 +82,7 @@ impl Run {
         let periods_file = self.folder.join(digest::NOT_KEPT);
         let period_lines = if periods_file.exists() { Some(json_lines(&periods_file)?) } else { None };
         for limit in &self.limits {
-            let file = self.folder.join(format!("raw/events-{}.jsonl.gz", limit.name));
-            let events = events::read(&file)?;
+            let (file, events) = events::read(&self.folder, &limit.name)?;
             let threads = Threads::of(&events, &paths(limit), self.head["environment"]["counts_from"] == "task");
             let cpus = self.head["environment"]["cpus"].as_u64().context("run.json has no number of CPUs")?;
             let raw = Raw { limit, events: &events, threads: &threads, grids: grids(&events), cpus };
