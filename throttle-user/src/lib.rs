@@ -9,6 +9,7 @@ pub mod cgroup;
 pub mod cli;
 pub mod client;
 pub mod event;
+pub mod kubernetes;
 pub mod model;
 pub mod probe;
 pub mod report;

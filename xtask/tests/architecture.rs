@@ -23,6 +23,7 @@ const TABLE: &[(&str, May)] = &[
     ("time", Only(&[])),
     ("event", Only(&["time"])),
     ("cgroup", Only(&["time"])),
+    ("kubernetes", Only(&[])),
     ("probe", Only(&["wire", "event", "time", "cgroup"])),
     ("timeline", Only(&["event", "time", "cgroup"])),
     ("request", Only(&["time"])),
