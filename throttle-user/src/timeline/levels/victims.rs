@@ -24,13 +24,18 @@ impl LevelTracker<'_> {
         }
     }
 
-    /// A runnable thread of `leaf` is held on a CPU: somebody suffers under the levels marked there.
+    /// A runnable thread of `leaf` is held on a CPU: somebody suffers in the queues up to the first one that is marked. That one is
+    /// queued no further up: to the levels above it is as if nobody were there (6.6 to 6.17: kernel/sched/fair.c,
+    /// `throttle_cfs_rq`; of the levels that run out in one switch the lowest is throttled first, `put_prev_task_fair`).
     pub(in crate::timeline) fn suffer(&mut self, leaf: CgroupId, cpu: u32, at: MonoNs) {
         let setting = self.setting;
         let path = setting.path(&leaf);
         for (distance, &level) in path.iter().enumerate() {
             self.suffers_since(level, &path[distance..], cpu, at);
             self.counts_since(level, cpu, at);
+            if self.marked(level, cpu) {
+                return;
+            }
         }
     }
 
@@ -89,6 +94,15 @@ impl LevelTracker<'_> {
                     throttle.start = Some(at.max(throttle.marked));
                     throttle.complete &= sure;
                 }
+                return;
+            }
+            // This release may be known only now, and the level above be released before.
+            let since = self.done.iter_mut().rev().skip(1).take_while(|done| done.end.is_some_and(|end| end > at));
+            if let Some(throttle) =
+                since.filter(|done| (done.cgroup, done.cpu) == (above, cpu)).find(|done| done.marked <= at)
+            {
+                throttle.start.get_or_insert(at);
+                throttle.complete &= sure;
                 return;
             }
         }

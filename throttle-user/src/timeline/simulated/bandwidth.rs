@@ -297,6 +297,8 @@ impl Kernel {
                 self.set_state(thread, State::Waiting { cpu });
             }
         }
+        // 6.6 to 6.17: queued again with its parent, which may be out of quota itself.
+        self.count_those_queued(cpu, None);
         self.kick(cpu);
     }
 }

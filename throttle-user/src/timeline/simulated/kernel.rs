@@ -420,13 +420,19 @@ impl Kernel {
     /// (`record_throttle_clock()`).
     pub(super) fn suffering(&mut self, group: CgroupId, cpu: u32) {
         for level in self.path(group) {
+            let mut out = false;
             if let Some(queue) = self.queues.get_mut(&(level, cpu)).filter(|queue| queue.throttled) {
                 queue.counting = true;
+                out = true;
                 self.truth.counted(level, cpu, self.at());
             }
             if self.held(level, cpu) {
                 self.counting_local.insert((level, cpu));
                 self.truth.suffers(level, cpu, self.at());
+            }
+            // 6.6 to 6.17: it is not queued any further up.
+            if out && self.rules == Rules::AsyncQueued {
+                break;
             }
         }
     }
