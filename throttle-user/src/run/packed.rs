@@ -10,6 +10,9 @@ use flate2::read::MultiGzDecoder;
 
 use super::StoreError;
 
+/// A raw file and what is in it.
+type Source = (PathBuf, Box<dyn Read>);
+
 /// What a packed file has in place of `.gz`, or behind its name.
 const ENDING: &str = "xz";
 
@@ -26,7 +29,7 @@ pub(super) fn packed(path: &Path) -> PathBuf {
 ///
 /// # Errors
 /// [`StoreError::File`]; [`StoreError::Damaged`] if a packed one cannot be unpacked.
-pub(super) fn open(path: &Path) -> Result<Option<(PathBuf, Box<dyn Read>)>, StoreError> {
+pub(super) fn open(path: &Path) -> Result<Option<Source>, StoreError> {
     if let Some(file) = find(path)? {
         let file = BufReader::new(file);
         let source: Box<dyn Read> = if is_gzip(path) { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };

@@ -44,8 +44,10 @@ pub(super) fn threads(
     Spans::union(gaps.iter().map(|gap| Span::new(gap.span.start, until(gap))))
 }
 
-/// When a CPU was idle and no level was out of quota on it.
+/// When a CPU was idle and no level was out of quota on it, nor just before: one that idles takes a while to find that it has
+/// somebody to run again.
 fn free(cpu: u32, idle: &BTreeMap<u32, Spans>, throttles: &[Throttle], end: MonoNs) -> Spans {
     let held = throttles.iter().filter(|throttle| throttle.cpu == cpu).map(|throttle| throttle.span(end));
+    let held = held.map(|span| Span::new(span.start, span.end + RELEASE));
     idle.get(&cpu).map_or_else(Spans::default, |idle| idle.minus(&Spans::union(held)))
 }
