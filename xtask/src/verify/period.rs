@@ -58,7 +58,8 @@ pub(crate) fn check(periods: &mut Checker, raw: &Raw<'_>, lines: &[Value]) {
                 .take_while(|&&(start, _)| start < until)
                 .map(|&(start, end)| end.min(until) - start.max(from))
                 .sum();
-            periods.near(about("held_wall_ns"), &line["held_wall_ns"], held, 500_000 + held / 50);
+            let doubtful = raw.threads.doubtful(container, (from, until));
+            periods.near(about("held_wall_ns"), &line["held_wall_ns"], held, 500_000 + held / 50 + doubtful);
             let (part, whole) = (number("fully_held_ns"), number("held_wall_ns"));
             periods.holds(part <= whole, about("fully_held_ns"), part, format!("at most {whole}"));
             own_throttles(periods, &about, line, (from, until));

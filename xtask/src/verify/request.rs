@@ -81,7 +81,7 @@ fn shares(runs: &mut Checker, raw: &Raw<'_>, about: &str, line: &Value, thread: 
     runs.same(format!("{about}sum of shares against the wall time"), sum, window.1.saturating_sub(window.0));
     let parts = raw.threads.parts(thread, window);
     // What is not known may have been anything.
-    let within = |length: u64| PER_EDGE * (parts.edges + 2) + length / PART + number("unknown_ns");
+    let within = |length: u64| PER_EDGE * (parts.edges + 2) + length / PART + number("unknown_ns") + parts.doubtful;
     for (field, computed) in [
         ("on_cpu_ns", parts.on_cpu),
         ("throttled_own_ns", parts.own),

@@ -20,6 +20,9 @@ pub(crate) struct Parts {
     pub(crate) blocked: u64,
     /// Edges within the window.
     pub(crate) edges: u64,
+    /// Length of stretches whose end was not traced: a release, a switch or a wakeup is missing, and what the stretch was is known
+    /// only in part.
+    pub(crate) doubtful: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +40,11 @@ struct Stretch {
     until: u64,
     state: State,
     uncharged: u64,
+    doubtful: bool,
 }
+
+/// A switch-in that was traced is followed by the arrival that the scheduler notes within this, ns.
+const NOTED: u64 = 100_000;
 
 #[derive(Debug)]
 struct Thread {
@@ -52,10 +59,28 @@ struct Thread {
 impl Thread {
     fn turn(&mut self, at: u64, state: State) {
         if at > self.since {
-            self.stretches.push(Stretch { from: self.since, until: at, state: self.state, uncharged: 0 });
+            self.stretches.push(Stretch {
+                from: self.since,
+                until: at,
+                state: self.state,
+                uncharged: 0,
+                doubtful: false,
+            });
         }
         self.since = self.since.max(at);
         self.state = state;
+    }
+
+    /// What was last is known only in part; of a hold, since it began.
+    fn doubt(&mut self) {
+        let mut back = self.stretches.iter_mut().rev();
+        if let Some(last) = back.next() {
+            last.doubtful = true;
+            if matches!(last.state, State::Held(_)) {
+                back.take_while(|stretch| matches!(stretch.state, State::Held(_)))
+                    .for_each(|stretch| stretch.doubtful = true);
+            }
+        }
     }
 }
 
@@ -78,11 +103,15 @@ impl Threads {
                     }
                     if let Some(side) = next {
                         let thread = all.entry(*side, event.at);
+                        let untraced = !matches!(thread.state, State::Waiting);
                         thread.turn(event.at, State::Running);
+                        if untraced {
+                            thread.doubt();
+                        }
                         (thread.cpu, thread.uncharged) = (event.cpu, *uncharged);
                     }
                     for side in [prev.map(|(side, ..)| side), *next].into_iter().flatten() {
-                        all.also_out(event, side);
+                        all.also_out(event, side, by_task);
                     }
                 }
                 What::Wakeup(side, cpu) => {
@@ -123,12 +152,17 @@ impl Threads {
         let thread = self.entry(side, event.at);
         // The scheduler's own note of its arrival; a switch-in that was not traced is known by it alone.
         let arrived = ran.map_or(thread.since, |ran| event.at - ran.min(event.at));
+        let untraced = thread.state != State::Running || arrived > thread.since + NOTED;
         if thread.state == State::Running {
             // The time charged, laid at the end: the few microseconds before it count as waiting.
             thread.state = State::Waiting;
         }
         thread.turn(arrived.max(thread.since), State::Running);
-        let taken = match (thread.uncharged, uncharged) {
+        if untraced {
+            thread.doubt();
+        }
+        // Of an arrival that was not traced nothing is known.
+        let taken = match (thread.uncharged.take(), uncharged) {
             (Some(before), Some(after)) => after.saturating_sub(before),
             _ => 0,
         };
@@ -146,14 +180,19 @@ impl Threads {
         thread.cpu = event.cpu;
     }
 
-    /// A level that ran out after a thread was taken off holds it as well.
-    fn also_out(&mut self, event: &Event, side: Side) {
+    /// A level that ran out after a thread was taken off holds it as well; before 6.18 also whoever waits in the queue, for it is
+    /// taken off whole.
+    fn also_out(&mut self, event: &Event, side: Side, by_task: bool) {
         for thread in self.threads.values_mut() {
-            if let State::Held(out) = thread.state
-                && thread.cpu == event.cpu
-                && thread.cgroup == side.cgroup
-                && side.out & !out != 0
-            {
+            if thread.cpu != event.cpu || thread.cgroup != side.cgroup {
+                continue;
+            }
+            let out = match thread.state {
+                State::Held(out) => out,
+                State::Waiting if !by_task => 0,
+                _ => continue,
+            };
+            if side.out & !out != 0 {
                 thread.turn(event.at, State::Held(out | side.out));
             }
         }
@@ -175,6 +214,7 @@ impl Threads {
         for stretch in self.within(thread, window) {
             let length = stretch.until - stretch.from;
             parts.edges += 1;
+            parts.doubtful += if stretch.doubtful { length } else { 0 };
             match stretch.state {
                 State::Running => {
                     parts.on_cpu += length - stretch.uncharged;
@@ -205,6 +245,15 @@ impl Threads {
         let own = self.threads.iter().filter(|(_, thread)| thread.cgroup == cgroup);
         own.flat_map(|(&number, _)| self.within(number, window))
             .filter(|stretch| stretch.state == State::Running)
+            .map(|stretch| stretch.until - stretch.from)
+            .sum()
+    }
+
+    /// Length of stretches of a group's threads within a window that are known only in part.
+    pub(crate) fn doubtful(&self, cgroup: u64, window: (u64, u64)) -> u64 {
+        let own = self.threads.iter().filter(|(_, thread)| thread.cgroup == cgroup);
+        own.flat_map(|(&number, _)| self.within(number, window))
+            .filter(|stretch| stretch.doubtful)
             .map(|stretch| stretch.until - stretch.from)
             .sum()
     }
