@@ -107,6 +107,12 @@ pub(crate) fn check(runs: &mut Checker, raw: &Raw<'_>, head: &Value, lines: &[Va
     runs.near(about("pod_cpu_ns"), &line["pod_cpu_ns"], used, used / 500 + 1_000_000);
     let held = raw.threads.held(container, limit.bracket());
     let held_wall: u64 = held.iter().map(|(from, until)| until - from).sum();
+    // What the kernel did not trace is doubtful in figures of requests and periods, and not much more than the observer counted,
+    // which counts nothing of a thread whose state it had not known.
+    let untraced = line["untraced_events"].as_u64().unwrap_or(0);
+    let missing = raw.threads.missing();
+    let most = untraced + untraced / 8 + 1;
+    runs.holds(missing <= most, about("untraced_events"), untraced, format!("about {missing}"));
     runs.near(about("throttled_wall_ns"), &line["throttled_wall_ns"], held_wall, held_wall / 200 + 1_000_000);
     if let Some(stored) = line["fully_throttled_ns"].as_u64() {
         let most = line["throttled_wall_ns"].as_u64().unwrap_or(0);

@@ -43,8 +43,9 @@ struct Stretch {
     doubtful: bool,
 }
 
-/// A switch-in that was traced is followed by the arrival that the scheduler notes within this, ns.
-const NOTED: u64 = 100_000;
+/// The scheduler notes an arrival within this of the switch-in, ns, unless a hypervisor took the CPU in between. Later, another one
+/// was not traced.
+const NOTED: u64 = 1_200_000;
 
 #[derive(Debug)]
 struct Thread {
@@ -72,7 +73,7 @@ impl Thread {
     }
 
     /// What was last is known only in part; of a hold, since it began.
-    fn doubt(&mut self) {
+    fn doubt(&mut self) -> bool {
         let mut back = self.stretches.iter_mut().rev();
         if let Some(last) = back.next() {
             last.doubtful = true;
@@ -80,7 +81,9 @@ impl Thread {
                 back.take_while(|stretch| matches!(stretch.state, State::Held(_)))
                     .for_each(|stretch| stretch.doubtful = true);
             }
+            return true;
         }
+        false
     }
 }
 
@@ -88,13 +91,15 @@ impl Thread {
 #[derive(Debug)]
 pub(crate) struct Threads {
     threads: BTreeMap<u64, Thread>,
+    /// How often an event shows that one before it was not traced.
+    missing: u64,
 }
 
 impl Threads {
     /// `paths`: each group's path, itself first. `by_task`: the kernel takes off each thread by itself (6.18 on), a woken thread runs
     /// until it returns to user mode.
     pub(crate) fn of(events: &[Event], paths: &[Vec<u64>], by_task: bool) -> Self {
-        let mut all = Self { threads: BTreeMap::new() };
+        let mut all = Self { threads: BTreeMap::new(), missing: 0 };
         for event in events {
             match &event.what {
                 What::Switch { prev, uncharged, next, .. } => {
@@ -105,10 +110,9 @@ impl Threads {
                         let thread = all.entry(*side, event.at);
                         let untraced = !matches!(thread.state, State::Waiting);
                         thread.turn(event.at, State::Running);
-                        if untraced {
-                            thread.doubt();
-                        }
+                        let doubted = untraced && thread.doubt();
                         (thread.cpu, thread.uncharged) = (event.cpu, *uncharged);
+                        all.missing += u64::from(doubted);
                     }
                     for side in [prev.map(|(side, ..)| side), *next].into_iter().flatten() {
                         all.also_out(event, side, by_task);
@@ -158,9 +162,7 @@ impl Threads {
             thread.state = State::Waiting;
         }
         thread.turn(arrived.max(thread.since), State::Running);
-        if untraced {
-            thread.doubt();
-        }
+        let doubted = untraced && thread.doubt();
         // Of an arrival that was not traced nothing is known.
         let taken = match (thread.uncharged.take(), uncharged) {
             (Some(before), Some(after)) => after.saturating_sub(before),
@@ -178,6 +180,12 @@ impl Threads {
             last.uncharged = taken.min(last.until - last.from);
         }
         thread.cpu = event.cpu;
+        self.missing += u64::from(doubted);
+    }
+
+    /// How often an event shows that one before it was not traced.
+    pub(crate) fn missing(&self) -> u64 {
+        self.missing
     }
 
     /// A level that ran out after a thread was taken off holds it as well; before 6.18 also whoever waits in the queue, for it is
