@@ -52,7 +52,8 @@ impl Intake {
         let until = self.waiting.partition_point(|event| event.at <= watermark);
         let late = self.waiting.partition_point(|event| event.at < cursor).min(until);
         let Some(first) = self.waiting.first() else { return 0 };
-        let losses = self.losses.get_or_insert_with(|| Finder::new(begin.map_or(first.at, |begin| begin.min(first.at))));
+        let losses =
+            self.losses.get_or_insert_with(|| Finder::new(begin.map_or(first.at, |begin| begin.min(first.at))));
         let (lot, later) = self.waiting.split_at(until);
         let mut gaps = losses.next(lot, later).into_iter().peekable();
         for (index, event) in self.waiting.drain(..until).enumerate() {

@@ -14,14 +14,7 @@ mod properties;
 
 use std::collections::BTreeMap;
 
-use super::{
-    CountsFrom, Setting,
-    boundary::Boundary,
-    gap::Gap,
-    level::Throttle,
-    period::PeriodRecord,
-    replay::{Ahead, Replay},
-};
+use super::{CountsFrom, Setting, boundary::Boundary, gap::Gap, level::Throttle, period::PeriodRecord, replay::Replay};
 use crate::{
     event::{CgroupId, Event},
     time::{DurationNs, MonoNs},
@@ -175,7 +168,7 @@ impl Live {
 
     /// All events up to `watermark` have been pushed: takes them in, and hands out what is over.
     pub fn advance(&mut self, watermark: MonoNs) -> Finished {
-        self.counts.late += self.intake.order(watermark, self.cursor);
+        self.counts.late += self.intake.order(watermark, self.cursor, self.begin);
         self.step(watermark, Some(self.patience.call));
         let finished = self.hand_out(self.cursor, false);
         self.forget();
@@ -185,7 +178,7 @@ impl Live {
     /// Nothing more comes. `tried`: records that each CPU tried to write, `watched_until`: until when the observer surely watched,
     /// where that is known.
     pub fn finish(mut self, tried: &BTreeMap<u32, u64>, watched_until: Option<MonoNs>) -> Finished {
-        self.counts.late += self.intake.order(MonoNs(u64::MAX), self.cursor);
+        self.counts.late += self.intake.order(MonoNs(u64::MAX), self.cursor, self.begin);
         let last = self.intake.last().unwrap_or(self.cursor);
         self.step(last, None);
         let end = watched_until.map_or(last + DurationNs(1), |until| until.max(last + DurationNs(1)));
@@ -193,7 +186,7 @@ impl Live {
         if let Some(replay) = self.replay.take() {
             let mut replay = replay.under(&self.setting);
             let before = replay.gaps.len();
-            replay.end(tried, end);
+            replay.end(self.intake.lost_at_last(tried, end), end);
             note_gaps(&replay.gaps[before..], counts);
             self.replay = Some(replay.under(&NO_SETTING));
         }
@@ -221,12 +214,13 @@ impl Live {
         let mut until = watermark;
         loop {
             match intake.next() {
-                Next::Event { event, ahead } => {
+                Next::Event { event, ahead, gap } => {
                     let replay = open.get_or_insert_with(|| {
                         Replay::new(setting, begin.map_or(event.at, |begin| begin.min(event.at)))
                     });
                     intake.announced().for_each(|(thread, cgroup, at)| replay.threads.announce(thread, cgroup, at));
-                    step(replay, &event, &ahead, counts);
+                    replay.step(&event, &ahead, gap);
+                    note_gaps(gap.as_slice(), counts);
                 }
                 Next::Undecided { at } if call.is_none_or(|call| at + call < watermark) => intake.give_up(),
                 Next::Undecided { at } => {
@@ -281,12 +275,6 @@ impl Live {
             self.groups.remove(&cgroup);
         }
     }
-}
-
-fn step(replay: &mut Replay<'_>, event: &Event, ahead: &Ahead, counts: &mut LiveCounts) {
-    let before = replay.gaps.len();
-    replay.step(event, ahead);
-    note_gaps(&replay.gaps[before..], counts);
 }
 
 fn note_gaps(gaps: &[Gap], counts: &mut LiveCounts) {
