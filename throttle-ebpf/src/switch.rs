@@ -153,10 +153,10 @@ fn edge(from: &Side, to: &Side, prev_left: u8) -> bool {
     report
 }
 
-/// Learns the addresses of the kernel's timer and CSD functions from the first watched group seen: every group has its timers
-/// set up, limited or not (`kernel/sched/fair.c`, `init_cfs_bandwidth`).
+/// Learns the addresses of the kernel's timer and CSD functions from the first new task, or the first task of a watched group that is
+/// seen: every group has its timers set up, limited or not (`kernel/sched/fair.c`, `init_cfs_bandwidth`).
 #[inline(always)]
-fn learn(ctx: &BtfTracePointContext, task: Task, group: Group<Checked>) {
+pub(crate) fn learn(ctx: &BtfTracePointContext, task: Task, group: Group<Checked>) {
     if LEARNED.get_ptr(learned::PERIOD_TIMER).map(read_map_value) != Some(0) {
         return;
     }

@@ -10,6 +10,7 @@ use crate::{
     emit::emit,
     kernel::{Task, present},
     maps::{detail, opened, wants_tasks},
+    switch::learn,
 };
 
 /// `sched_wakeup(struct task_struct *)`; the target CPU's rq lock is held and the task is queued.
@@ -19,10 +20,13 @@ pub(crate) fn sched_wakeup(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// `sched_wakeup_new(struct task_struct *)`
+/// `sched_wakeup_new(struct task_struct *)`. The observer starts a thread of its own once this is attached: timers are known from
+/// then on, before any limited group has run a task, for a quota that is written starts one (`tg_set_cfs_bandwidth`).
 #[btf_tracepoint(function = "sched_wakeup_new")]
 pub(crate) fn sched_wakeup_new(ctx: BtfTracePointContext) -> i32 {
-    wake(Task(ctx.arg(0)), kind::WAKEUP_NEW);
+    let task = Task(ctx.arg(0));
+    learn(&ctx, task, task.group());
+    wake(task, kind::WAKEUP_NEW);
     0
 }
 

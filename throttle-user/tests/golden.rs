@@ -137,12 +137,12 @@ fn describe(timeline: &Timeline, setting: &Setting, begin: MonoNs, text: &mut St
                 "period {} {} used {} exhausted after {:?} throttled wall {} held {} fully {} peak {} denied idle {:?} complete {}",
                 level.0,
                 span(Span::new(period.start_ns, period.end_ns)),
-                period.used_ns.0,
+                followed(period.used_ns).0,
                 period.exhausted_after_ns.map(|after| after.0),
                 period.throttled_wall_ns.0,
-                period.held_wall_ns.0,
-                period.fully_held_ns.0,
-                period.peak_parallelism,
+                followed(period.held_wall_ns).0,
+                followed(period.fully_held_ns).0,
+                followed(period.peak_parallelism),
                 period.denied_idle_ns.map(|idle| idle.0),
                 period.complete
             )?;
@@ -210,4 +210,9 @@ fn parts(shares: &Shares) -> String {
         blocked_ns.0,
         unknown_ns.0
     )
+}
+
+/// Every thread of a recorded group was followed.
+fn followed<T>(figure: Option<T>) -> T {
+    figure.expect("measured")
 }

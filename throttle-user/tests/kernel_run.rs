@@ -139,7 +139,7 @@ fn kernel_a_spinner_is_throttled_period_by_period_and_the_kernel_agrees() {
     // Every period but the last ran out; the periods' use is the thread's.
     let out = run.periods.iter().filter(|period| !period.out.is_empty()).count();
     assert!(out + 2 >= run.periods.len() && out >= 3, "{}", said(&output));
-    let used: u64 = run.periods.iter().map(|period| period.period.used_ns.0).sum();
+    let used: u64 = run.periods.iter().map(|period| period.period.used_ns.expect("followed").0).sum();
     assert!(used.abs_diff(row.shares.on_cpu_ns.0) * 20 < used, "{used} {}", said(&output));
     assert!(run.need.expect("it ran").apart.limit_millicores > 200);
     for line in said(&output).lines() {

@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask setup`, `sweep`, `study`, `verify`, `test`, `trim-btf`, `vm-test`, `vm-sweep`. Parses, then
+//! Developer commands: `cargo xtask setup`, `sweep`, `study`, `verify`, `test`, `image`, `trim-btf`, `vm-test`, `vm-sweep`. Parses, then
 //! calls one of them; a file a command.
 #![forbid(unsafe_code)]
 
@@ -7,6 +7,7 @@ mod counts;
 mod cpu_cgroup;
 mod exec;
 mod fuzz;
+mod image;
 mod interrupt;
 mod setup;
 mod study;
@@ -36,6 +37,8 @@ enum Task {
     Setup(setup::Options),
     /// Build with real eBPF and sweep CPU limits (`throttle sweep`).
     Sweep(sweep::Options),
+    /// Build a static binary and an OCI archive of it, for clusters.
+    Image(image::Options),
     /// Run the study: the arms of results/PREREG.md, a folder each.
     Study(study::Options),
     /// Run the tests: formatting, lints, units, architecture, running kernel, other kernels in guests.
@@ -61,6 +64,7 @@ fn run(task: &Task) -> Result<ExitCode> {
     match task {
         Task::Setup(options) => setup::run(options).map(|()| ExitCode::SUCCESS),
         Task::Sweep(options) => sweep::run(options).map(|()| ExitCode::SUCCESS),
+        Task::Image(options) => image::run(options).map(|()| ExitCode::SUCCESS),
         Task::Study(options) => study::run(options),
         Task::Test(options) => test::run(options),
         Task::TrimBtf(options) => trim_btf::run(options).map(|()| ExitCode::SUCCESS),

@@ -8,7 +8,7 @@
 //! - [`group`]: one cgroup: directory, id, members, control files
 //! - [`limit`] and [`bandwidth`]: `200m` as people write it; quota, period and burst as the kernel has it
 //! - [`counters`]: `cpu.stat` and `cpu.stat.local`, and the growth between two readings
-//! - [`tree`]: walking down from the mount, and up from a group
+//! - [`tree`]: walking down from the mount, and up from a group; [`watch`]: the same as it changes
 //! - [`scratch`], [`stale`]: groups for one run, and those a killed run left
 //! - [`quiet`]: waiting until the period timers have stopped
 
@@ -25,6 +25,7 @@ pub mod scratch;
 pub mod stale;
 mod steps;
 pub mod tree;
+pub mod watch;
 
 pub use bandwidth::{Bandwidth, BandwidthError, Quota};
 pub use counters::{Counters, DeltaError, Figures};
@@ -37,3 +38,4 @@ pub use quiet::{Busy, Quietness, wait_quiet};
 pub use remove::{Left, Removal};
 pub use scratch::{Level, LevelName, Nesting, Scratch, ScratchError, ScratchPlan};
 pub use stale::{Stale, remove_stale};
+pub use watch::{Change, Watch, WatchError};

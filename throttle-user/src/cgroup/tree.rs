@@ -34,12 +34,11 @@ pub fn walk(hierarchy: &Hierarchy) -> Result<Vec<Node>, GroupError> {
     let mut nodes = Vec::new();
     let mut waiting = vec![(root, None)];
     while let Some((group, parent)) = waiting.pop() {
-        let Some((id, bandwidth)) = present(look(&group))? else { continue };
+        let Some(node) = node(hierarchy, &group, parent)? else { continue };
         let mut children = group.children()?;
         children.sort_by(|a, b| b.path().cmp(a.path()));
-        waiting.extend(children.into_iter().map(|child| (child, Some(id))));
-        let path = relative(hierarchy, group.path());
-        nodes.push(Node { group, path, id, parent, bandwidth });
+        waiting.extend(children.into_iter().map(|child| (child, Some(node.id))));
+        nodes.push(node);
     }
     Ok(nodes)
 }
@@ -66,6 +65,16 @@ pub fn ancestors(hierarchy: &Hierarchy, group: &Group) -> Result<Vec<Node>, Grou
             Node { group, path, id, parent, bandwidth }
         })
         .collect())
+}
+
+/// One group; `None` if it is gone.
+///
+/// # Errors
+/// [`GroupError`] when it is unreadable, or a file holds what the kernel never writes.
+pub(super) fn node(hierarchy: &Hierarchy, group: &Group, parent: Option<u64>) -> Result<Option<Node>, GroupError> {
+    let Some((id, bandwidth)) = present(look(group))? else { return Ok(None) };
+    let path = relative(hierarchy, group.path());
+    Ok(Some(Node { group: group.clone(), path, id, parent, bandwidth }))
 }
 
 impl Node {

@@ -9,6 +9,7 @@ mod exit;
 mod interrupt;
 mod limited;
 mod load;
+mod observe;
 mod recording;
 mod report;
 mod run;
@@ -37,6 +38,7 @@ struct Cli {
 enum Verb {
     Sweep(sweep::SweepArgs),
     Run(run::RunArgs),
+    Observe(observe::ObserveArgs),
     Report(report::ReportArgs),
     Serve(serve::ServeArgs),
     Load(load::LoadArgs),
@@ -51,6 +53,7 @@ pub fn main() -> ExitCode {
     let verdict = match Cli::parse().verb {
         Verb::Sweep(args) => sweep::run(&args),
         Verb::Run(args) => run::run(&args),
+        Verb::Observe(args) => observe::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Serve(args) => serve::run(&args),
         Verb::Load(args) => load::run(&args),

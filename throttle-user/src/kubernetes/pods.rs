@@ -2,10 +2,12 @@
 //!
 //! Keeps of each object only what names need.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use serde::Serialize;
+
+use crate::time::{DurationNs, MonoNs};
 
 /// A static pod's mirror in the API has a UID of its own; the kubelet names the cgroup by this one
 /// (pkg/kubelet/types/pod_update.go, `ConfigHashAnnotationKey`).
@@ -84,6 +86,8 @@ pub struct Pods {
     pods: HashMap<String, PodFacts>,
     /// UIDs of the API by the UIDs that kubelets gave static pods.
     mirrors: HashMap<String, String>,
+    /// Pods that are gone, and since when: their cgroups may be there for a while, and are asked about after that.
+    leaving: HashMap<String, MonoNs>,
 }
 
 impl Pods {
@@ -95,13 +99,32 @@ impl Pods {
         {
             self.mirrors.insert(hash.clone(), uid.clone());
         }
+        self.leaving.remove(&uid);
         self.pods.insert(uid, PodFacts::of(pod));
     }
 
-    /// A pod that is gone, by the UID of the API.
-    pub fn remove(&mut self, uid: &str) {
-        self.pods.remove(uid);
-        self.mirrors.retain(|_, of| of != uid);
+    /// A pod is gone, by the UID of the API. It keeps its name until it is forgotten.
+    pub fn leave(&mut self, uid: &str, now: MonoNs) {
+        if self.pods.contains_key(uid) {
+            self.leaving.entry(uid.to_owned()).or_insert(now);
+        }
+    }
+
+    /// These pods are all there are: any other is gone.
+    pub fn leave_others(&mut self, there: &HashSet<String>, now: MonoNs) {
+        let gone: Vec<String> = self.pods.keys().filter(|uid| !there.contains(*uid)).cloned().collect();
+        gone.iter().for_each(|uid| self.leave(uid, now));
+    }
+
+    /// Forgets those that are gone for longer than `grace`.
+    pub fn forget(&mut self, now: MonoNs, grace: DurationNs) {
+        let over: Vec<String> =
+            self.leaving.iter().filter(|(_, since)| **since + grace <= now).map(|(uid, _)| uid.clone()).collect();
+        for uid in over {
+            self.leaving.remove(&uid);
+            self.pods.remove(&uid);
+            self.mirrors.retain(|_, of| *of != uid);
+        }
     }
 
     /// Of a UID as a cgroup's path has it.
@@ -147,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_static_pod_is_found_by_its_hash_and_gone_with_its_mirror() {
+    fn a_static_pod_is_found_by_its_hash_and_forgotten_with_its_mirror() {
         let mut pods = Pods::default();
         pods.apply(&pod(serde_json::json!({"metadata": {
             "namespace": "kube-system", "name": "etcd-n1", "uid": "11-22",
@@ -158,8 +181,21 @@ mod tests {
         assert_eq!((found.namespace.as_str(), found.name.as_str()), ("kube-system", "etcd-n1"));
         assert_eq!(found.owner, Some(Owner { kind: "Node".into(), name: "n1".into() }));
         assert_eq!(pods.find("11-22"), Some(found));
-        pods.remove("11-22");
+        pods.leave("11-22", MonoNs(5));
+        pods.forget(MonoNs(104), DurationNs(100));
+        assert!(pods.find("d8c8").is_some());
+        pods.forget(MonoNs(105), DurationNs(100));
         assert!(pods.find("d8c8").is_none() && pods.mirrors.is_empty() && pods.is_empty());
+    }
+
+    #[test]
+    fn a_list_of_all_pods_lets_the_others_go_and_one_that_comes_back_stays() {
+        let named = |uid: &str| pod(serde_json::json!({"metadata": {"namespace": "n", "name": uid, "uid": uid}}));
+        let mut pods: Pods = [&named("a"), &named("b"), &named("c")].into_iter().collect();
+        pods.leave_others(&HashSet::from(["a".to_owned()]), MonoNs(0));
+        pods.apply(&named("b"));
+        pods.forget(MonoNs(100), DurationNs(1));
+        assert!(pods.find("a").is_some() && pods.find("b").is_some() && pods.find("c").is_none());
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! A loaded and attached probe, and the thread that reads it.
 
 use std::{
+    os::fd::OwnedFd,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
@@ -12,7 +13,7 @@ use std::{
 use aya::{
     Btf, Ebpf, EbpfLoader,
     maps::{HashMap, MapData, PerCpuArray, RingBuf},
-    programs::{BtfTracePoint, ProgramError, tp_btf::BtfTracePointLink},
+    programs::{BtfTracePoint, Program, ProgramError, tp_btf::BtfTracePointLink},
 };
 use aya_log::EbpfLogger;
 use throttle_ebpf::{
@@ -24,6 +25,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::{
     event::{CgroupId, Event, Losses},
     probe::{KernelLayout, decode::decode, loss::losses},
+    time::{MonoNs, now},
 };
 
 /// What is recorded of a cgroup.
@@ -126,6 +128,16 @@ const ATTACH: Attachment = ("cgroup_attach_task", "cgroup_attach_task");
 const SWITCH: Attachment = ("sched_switch", "sched_switch");
 const SWITCH_STATE_FIRST: Attachment = ("sched_switch_state_first", "sched_switch");
 
+/// What the reader hands on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// A record.
+    Event(Event),
+    /// All records that were complete at this instant have been handed on. One whose CPU was interrupted while it wrote it, or taken
+    /// away by a hypervisor, may follow with an earlier time.
+    UpTo(MonoNs),
+}
+
 /// A running observer. Dropping it detaches everything.
 pub struct Observer {
     ebpf: Ebpf,
@@ -134,7 +146,9 @@ pub struct Observer {
     /// What attaches the programs; dropping one detaches its program.
     links: Vec<BtfTracePointLink>,
     stop: Arc<AtomicBool>,
-    reader: Option<JoinHandle<u64>>,
+    /// Records read and not understood.
+    undecoded: Arc<AtomicU64>,
+    reader: Option<JoinHandle<()>>,
     /// What could not be attached although it was wanted, and why; the observer does without.
     missing: Vec<ProbeError>,
 }
@@ -150,7 +164,24 @@ impl Observer {
     pub fn start(
         plan: &ObserverPlan,
         kernel: &KernelLayout,
-        sink: impl FnMut(Event) + Send + 'static,
+        mut sink: impl FnMut(Event) + Send + 'static,
+    ) -> Result<Self, ProbeError> {
+        Self::start_seen(plan, kernel, POLL, move |seen| match seen {
+            Seen::Event(event) => sink(event),
+            Seen::UpTo(_) => {}
+        })
+    }
+
+    /// The same for one who must know how far events have come: see [`Seen`]. The reader looks every `poll`; until then the ring
+    /// must hold what is written.
+    ///
+    /// # Errors
+    /// As [`Observer::start`].
+    pub fn start_seen(
+        plan: &ObserverPlan,
+        kernel: &KernelLayout,
+        poll: Duration,
+        sink: impl FnMut(Seen) + Send + 'static,
     ) -> Result<Self, ProbeError> {
         let config = Config {
             default_detail: plan.unlisted.wire(),
@@ -185,14 +216,16 @@ impl Observer {
             Err(error) => missing.push(error),
         }
         let stop = Arc::new(AtomicBool::new(false));
+        let undecoded = Arc::new(AtomicU64::new(0));
         let reader = std::thread::Builder::new()
             .name("ring".into())
             .spawn({
                 let stop = Arc::clone(&stop);
-                move || read(events, logger, &stop, sink)
+                let undecoded = Arc::clone(&undecoded);
+                move || read(events, logger, &stop, poll, &undecoded, sink)
             })
             .map_err(|_| ProbeError::Reader)?;
-        Ok(Self { ebpf, groups, states, links, stop, reader: Some(reader), missing })
+        Ok(Self { ebpf, groups, states, links, stop, undecoded, reader: Some(reader), missing })
     }
 
     /// Changes what is recorded of a cgroup.
@@ -201,6 +234,14 @@ impl Observer {
     /// If the map is full or gone.
     pub fn watch(&mut self, id: CgroupId, detail: Detail) -> Result<(), ProbeError> {
         insert(&mut self.groups, id, detail)
+    }
+
+    /// Records of a cgroup what is recorded of cgroups that are not listed.
+    ///
+    /// # Errors
+    /// If it was not listed, or the map is gone.
+    pub fn unwatch(&mut self, id: CgroupId) -> Result<(), ProbeError> {
+        self.groups.remove(&id.0).map_err(|source| ProbeError::Map { map: "GROUPS", source: Box::new(source) })
     }
 
     /// Optional tracepoints that could not be attached, and why.
@@ -226,12 +267,57 @@ impl Observer {
         // Before the last records are read: what is tried after that would be neither received nor lost.
         self.links.clear();
         self.stop.store(true, Ordering::Release);
-        let undecoded = self.reader.take().ok_or(ProbeError::Reader)?.join().map_err(|_| ProbeError::Reader)?;
+        self.reader.take().ok_or(ProbeError::Reader)?.join().map_err(|_| ProbeError::Reader)?;
+        self.losses()
+    }
+
+    /// What the probe tried and lost so far.
+    ///
+    /// # Errors
+    /// If the account is gone.
+    pub fn losses(&self) -> Result<Losses, ProbeError> {
         let states =
             self.states.get(&0, 0).map_err(|source| ProbeError::Map { map: "STATE", source: Box::new(source) })?;
         let states = states.iter().map(|words| CpuState::read_from_bytes(words.as_bytes()).unwrap_or_default());
-        Ok(losses(states, undecoded))
+        Ok(losses(states, self.undecoded.load(Ordering::Acquire)))
     }
+
+    /// Whether the thread that reads the records still runs.
+    #[must_use]
+    pub fn is_reading(&self) -> bool {
+        self.reader.as_ref().is_some_and(|reader| !reader.is_finished())
+    }
+
+    /// The attached programs, each with what it cost so far as the kernel counts it: 0 unless somebody has that count switched on, see
+    /// [`count_cost`].
+    #[must_use]
+    pub fn costs(&self) -> Vec<ProgramCost> {
+        let of = |(name, program): (&str, &Program)| {
+            let info = program.info().ok()?;
+            Some(ProgramCost { program: name.to_owned(), run_time: info.run_time(), runs: info.run_count() })
+        };
+        self.ebpf.programs().filter_map(of).collect()
+    }
+}
+
+/// What a program of the probe cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramCost {
+    /// Its name.
+    pub program: String,
+    /// Time on CPU.
+    pub run_time: Duration,
+    /// Times it ran.
+    pub runs: u64,
+}
+
+/// Lets the kernel count run time and runs of all eBPF programs, as long as the result lives (`BPF_ENABLE_STATS`): two more readings
+/// of the clock each time one runs.
+///
+/// # Errors
+/// What the kernel said.
+pub fn count_cost() -> Result<OwnedFd, std::io::Error> {
+    aya::sys::enable_stats(aya::sys::Stats::RunTime).map_err(|error| error.io_error)
 }
 
 impl Drop for Observer {
@@ -248,25 +334,30 @@ fn read(
     mut events: RingBuf<MapData>,
     mut logger: Option<EbpfLogger<&'static dyn log::Log>>,
     stop: &AtomicBool,
-    mut sink: impl FnMut(Event),
-) -> u64 {
-    let mut undecoded = 0;
+    poll: Duration,
+    undecoded: &AtomicU64,
+    mut sink: impl FnMut(Seen),
+) {
     loop {
         // Read before the drain: what was written before the request to stop is drained below.
         let last = stop.load(Ordering::Acquire);
+        let began = now();
         while let Some(record) = events.next() {
             match decode(&record) {
-                Ok(event) => sink(event),
-                Err(_) => undecoded += 1,
+                Ok(event) => sink(Seen::Event(event)),
+                Err(_) => {
+                    undecoded.fetch_add(1, Ordering::AcqRel);
+                }
             }
         }
+        sink(Seen::UpTo(began));
         if let Some(logger) = &mut logger {
             logger.flush();
         }
         if last {
-            return undecoded;
+            return;
         }
-        std::thread::sleep(POLL);
+        std::thread::sleep(poll);
     }
 }
 

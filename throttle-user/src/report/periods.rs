@@ -25,9 +25,10 @@ pub(super) fn write(out: &mut String, run: &CommandRun, shown: usize) -> Result 
         last = Some(period.period.end_ns);
     }
     if !middle.is_empty() {
-        let held: DurationNs = middle.iter().map(|period| period.period.held_wall_ns).sum();
-        let used: DurationNs = middle.iter().map(|period| period.period.used_ns).sum();
-        writeln!(out, "      ... {} more: used {} ms, held {} ms together", middle.len(), ms(used), ms(held))?;
+        let held: Option<DurationNs> = middle.iter().map(|period| period.period.held_wall_ns).sum();
+        let used: Option<DurationNs> = middle.iter().map(|period| period.period.used_ns).sum();
+        let (used, held) = (measured(used), measured(held));
+        writeln!(out, "      ... {} more: used {used} ms, held {held} ms together", middle.len())?;
         last = middle.last().map(|period| period.period.end_ns);
     }
     for period in tail {
@@ -69,15 +70,15 @@ fn line(out: &mut String, started: MonoNs, period: &CommandPeriod) -> Result {
     };
     let names: Vec<&str> = levels.iter().map(|level| level_name(level.level)).collect();
     let first = levels.first().map_or_else(|| "-".to_owned(), |level| ms(level.after_ns));
-    let denied = period.denied_idle_ns.map_or_else(|| "?".to_owned(), ms);
     write!(
         out,
-        "{at:>9} {} {:>5} {first:>5} {:>6} {:>6} {:>6} {denied:>9}{}",
+        "{at:>9} {} {:>5} {first:>5} {:>6} {:>6} {:>6} {:>9}{}",
         bar(period.used_ns, period.quota_ns),
-        ms(period.used_ns),
+        measured(period.used_ns),
         ms(*out_wall_ns),
-        ms(period.held_wall_ns),
-        ms(period.fully_held_ns),
+        measured(period.held_wall_ns),
+        measured(period.fully_held_ns),
+        measured(period.denied_idle_ns),
         if names.is_empty() { String::new() } else { format!("  {}", names.join("+")) }
     )?;
     if period.periods > 1 {
@@ -87,8 +88,14 @@ fn line(out: &mut String, started: MonoNs, period: &CommandPeriod) -> Result {
     Ok(())
 }
 
-/// The used part of the quota; `>` where more was used than a quota.
-fn bar(used: DurationNs, quota: Option<DurationNs>) -> String {
+/// Milliseconds; `?` = not measured.
+fn measured(length: Option<DurationNs>) -> String {
+    length.map_or_else(|| "?".to_owned(), ms)
+}
+
+/// The used part of the quota; `>` where more was used than a quota, `?` where it was not measured.
+fn bar(used: Option<DurationNs>, quota: Option<DurationNs>) -> String {
+    let Some(used) = used else { return format!("[{}]", "?".repeat(usize::try_from(BAR).unwrap_or(0))) };
     let quota = quota.map_or(0, |quota| quota.0);
     let tenths = (used.0 * BAR + quota / 2).checked_div(quota).unwrap_or(0);
     let filled = tenths.min(BAR);
@@ -103,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_bar_is_a_quota_wide_and_shows_what_is_above_it() {
-        let bar = |used, quota| bar(DurationNs(used), Some(DurationNs(quota)));
+        let bar = |used, quota| bar(Some(DurationNs(used)), Some(DurationNs(quota)));
         assert_eq!(bar(0, 20), "[..........]");
         assert_eq!(bar(9, 20), "[#####.....]");
         assert_eq!(bar(20, 20), "[##########]");

@@ -151,7 +151,9 @@ fn line(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-fn cpus_online() -> u32 {
+/// CPUs online.
+#[must_use]
+pub fn cpus_online() -> u32 {
     nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN)
         .ok()
         .flatten()

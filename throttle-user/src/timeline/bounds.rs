@@ -51,10 +51,10 @@ fn no_longer_than_itself(period: &PeriodRecord, used: bool) -> Result<(), TestCa
         *held.entry(throttle.cpu).or_default() += throttle.end_ns.since(throttle.start_ns);
     }
     prop_assert!(held.values().all(|&held| held <= length), "{period:?}");
-    let walls = [period.throttled_wall_ns, period.held_wall_ns, period.fully_held_ns];
-    prop_assert!(walls.iter().all(|&wall| wall <= length), "{period:?}");
+    let walls = [Some(period.throttled_wall_ns), period.held_wall_ns, period.fully_held_ns];
+    prop_assert!(walls.iter().all(|&wall| wall.is_some_and(|wall| wall <= length)), "{period:?}");
     prop_assert!(period.fully_held_ns <= period.held_wall_ns, "{period:?}");
-    prop_assert!(!used || period.used_ns.0 <= length.0 * u64::from(CPUS), "{period:?}");
+    prop_assert!(!used || period.used_ns.is_some_and(|used| used.0 <= length.0 * u64::from(CPUS)), "{period:?}");
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 //! the marks of its CPU. From 6.18 on each thread is taken off by itself, on its way to user mode, and until then really
 //! waits for a CPU.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{
     CountsFrom, Setting,
@@ -20,6 +20,7 @@ use crate::{
     time::{DurationNs, MonoNs},
 };
 
+#[derive(Clone)]
 pub(super) struct ThreadTracker<'a> {
     setting: &'a Setting,
     /// First event of all: what happened before it could not be seen.
@@ -28,27 +29,60 @@ pub(super) struct ThreadTracker<'a> {
     lost_since: Option<MonoNs>,
     live: BTreeMap<u32, Open>,
     ended: BTreeMap<u32, ThreadLine>,
-    /// Threads and the cgroups that a record of a move shows them in: of others it is not known when they moved.
-    announced: BTreeSet<(u32, CgroupId)>,
+    /// Threads and the cgroups that a record of a move shows them in, and when: of others it is not known when they moved.
+    announced: BTreeMap<(u32, CgroupId), MonoNs>,
     /// Switches and wakeups that must have been there and were not traced.
     untraced: u64,
 }
 
 impl<'a> ThreadTracker<'a> {
-    pub(super) fn new(setting: &'a Setting, begin: MonoNs, events: &[Event]) -> Self {
-        let announced = events.iter().filter_map(|event| match event.what {
-            What::Attach { thread, cgroup, .. } => Some((thread, cgroup)),
-            _ => None,
-        });
+    pub(super) fn new(setting: &'a Setting, begin: MonoNs) -> Self {
         Self {
             setting,
             begin,
             lost_since: None,
             live: BTreeMap::new(),
             ended: BTreeMap::new(),
-            announced: announced.collect(),
+            announced: BTreeMap::new(),
             untraced: 0,
         }
+    }
+
+    /// The same state under another setting.
+    pub(super) fn under<'b>(self, setting: &'b Setting) -> ThreadTracker<'b> {
+        let Self { setting: _, begin, lost_since, live, ended, announced, untraced } = self;
+        ThreadTracker { setting, begin, lost_since, live, ended, announced, untraced }
+    }
+
+    /// A record shows a thread's move to a cgroup.
+    pub(super) fn announce(&mut self, thread: u32, cgroup: CgroupId, at: MonoNs) {
+        self.announced.insert((thread, cgroup), at);
+    }
+
+    /// Switches and wakeups that must have been there and were not traced, so far.
+    pub(super) fn untraced(&self) -> u64 {
+        self.untraced
+    }
+
+    /// What was before an instant is not asked for again; but for the last stretch of each thread, which may still be fitted.
+    pub(super) fn forget(&mut self, before: MonoNs) {
+        for open in self.live.values_mut() {
+            let over = open.segments.partition_point(|segment| segment.span.end <= before);
+            open.segments.drain(..over.min(open.segments.len().saturating_sub(1)));
+        }
+        self.ended.retain(|_, line| line.segments.last().is_some_and(|last| last.span.end > before));
+        let live = &self.live;
+        self.announced.retain(|(thread, _), at| *at > before || live.contains_key(thread));
+    }
+
+    /// A cgroup is gone, and whoever was in it.
+    pub(super) fn forget_group(&mut self, cgroup: CgroupId) {
+        self.live.retain(|_, open| open.cgroup() != cgroup);
+    }
+
+    /// Losses lie so far back that they say nothing of what is there now.
+    pub(super) fn trust(&mut self) {
+        self.lost_since = None;
     }
 
     pub(super) fn observe(&mut self, event: &Event, changes: &Changes, levels: &LevelTracker<'_>) {
@@ -109,7 +143,7 @@ impl<'a> ThreadTracker<'a> {
             return true;
         }
         if let Some(mut open) = self.live.remove(&thread) {
-            if !self.announced.contains(&(thread, cgroup)) {
+            if !self.announced.contains_key(&(thread, cgroup)) {
                 open.state = State::Unknown;
             }
             open.turn(at, State::Unknown);
@@ -246,7 +280,7 @@ impl<'a> ThreadTracker<'a> {
     /// from then on.
     fn entry(&mut self, thread: u32, cgroup: CgroupId, since: MonoNs, now: MonoNs) -> &mut Open {
         let since = self.lost_since.map_or(since, |lost| lost.min(since));
-        let announced = self.announced.contains(&(thread, cgroup));
+        let announced = self.announced.contains_key(&(thread, cgroup));
         let open = self.begin(thread, cgroup, since);
         if open.cgroup() != cgroup {
             if !announced {

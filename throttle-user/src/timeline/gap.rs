@@ -1,6 +1,6 @@
 //! Losses on the time axis. A gap is found by a jump in a CPU's sequence numbers, and blanks what it may have changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     event::{Event, What},
-    time::DurationNs,
+    time::{DurationNs, MonoNs},
 };
 
 /// A stretch in which a CPU lost records.
@@ -32,36 +32,84 @@ pub struct Gap {
 /// An interrupt may write its record into the middle of another one's: the two then share a number, or the later number has the
 /// earlier place or stamp. So a CPU's events are taken in the order of their numbers, and a number twice is no loss.
 pub(super) fn find(events: &[Event], tried: &BTreeMap<u32, u64>, seen: Span) -> Vec<(usize, Gap)> {
-    let mut cpus: BTreeMap<u32, Vec<(i64, usize)>> = tried.keys().map(|&cpu| (cpu, vec![])).collect();
-    for (index, event) in events.iter().enumerate() {
-        let numbers = cpus.entry(event.cpu).or_default();
-        let last = numbers.last().map_or(-1, |&(number, _)| number);
-        numbers.push((unfold(last, event.seq), index));
-    }
-    let mut gaps = Vec::new();
-    for (cpu, mut numbers) in cpus {
-        numbers.sort_unstable();
-        let (mut expected, mut since, mut switched) = (0, seen.start, false);
-        for (number, index) in numbers {
-            let event = &events[index];
-            if let Some(lost) = lost(number, expected) {
-                gaps.push((index, Gap { cpu, span: Span::new(since.min(event.at), event.at), lost }));
-            }
-            switched |= matches!(event.what, What::Switch { .. });
-            expected = expected.max(number + 1);
-            if switched {
-                since = since.max(event.at);
-            }
-        }
-        let Some(&tried) = tried.get(&cpu) else { continue };
-        #[expect(clippy::cast_possible_truncation, reason = "records carry the low half of the count")]
-        let next = unfold(expected, tried as u32);
-        if let Some(lost) = lost(next, expected) {
-            gaps.push((events.len(), Gap { cpu, span: Span::new(since.min(seen.end), seen.end), lost }));
-        }
-    }
+    let mut finder = Finder::new(seen.start);
+    let mut gaps = finder.next(events, &[]);
+    gaps.extend(finder.last(tried, seen.end).into_iter().map(|gap| (events.len(), gap)));
     gaps.sort_by_key(|&(index, gap)| (index, gap.cpu));
     gaps
+}
+
+/// Finds gaps in events that come one lot after the other.
+pub(super) struct Finder {
+    begin: MonoNs,
+    cpus: BTreeMap<u32, Cpu>,
+}
+
+/// What was seen of a CPU.
+struct Cpu {
+    /// Its next number.
+    expected: i64,
+    /// Its last record, or the beginning.
+    since: MonoNs,
+    switched: bool,
+}
+
+impl Finder {
+    /// `begin`: since then it is watched.
+    pub(super) fn new(begin: MonoNs) -> Self {
+        Self { begin, cpus: BTreeMap::new() }
+    }
+
+    /// Gaps of the next lot, each with the index of the event that ends it, in the order of these. `known`: later events that are there
+    /// already; their numbers are not missing.
+    pub(super) fn next(&mut self, events: &[Event], known: &[Event]) -> Vec<(usize, Gap)> {
+        let mut numbered: BTreeMap<u32, Vec<(i64, usize)>> = BTreeMap::new();
+        for (index, event) in events.iter().enumerate() {
+            let expected = self.cpus.get(&event.cpu).map_or(0, |cpu| cpu.expected);
+            let numbers = numbered.entry(event.cpu).or_default();
+            let last = numbers.last().map_or(expected - 1, |&(number, _)| number);
+            numbers.push((unfold(last, event.seq), index));
+        }
+        let mut gaps = Vec::new();
+        for (cpu, mut numbers) in numbered {
+            numbers.sort_unstable();
+            let begin = Cpu { expected: 0, since: self.begin, switched: false };
+            let seen = self.cpus.entry(cpu).or_insert(begin);
+            for (number, index) in numbers {
+                let event = &events[index];
+                if let Some(lost) = lost(number, seen.expected).and_then(|lost| missing(lost, number, cpu, known)) {
+                    gaps.push((index, Gap { cpu, span: Span::new(seen.since.min(event.at), event.at), lost }));
+                }
+                seen.switched |= matches!(event.what, What::Switch { .. });
+                seen.expected = seen.expected.max(number + 1);
+                if seen.switched {
+                    seen.since = seen.since.max(event.at);
+                }
+            }
+        }
+        gaps.sort_by_key(|&(index, gap)| (index, gap.cpu));
+        gaps
+    }
+
+    /// Gaps that no event ends.
+    pub(super) fn last(&self, tried: &BTreeMap<u32, u64>, end: MonoNs) -> Vec<Gap> {
+        let of = |(&cpu, &tried): (&u32, &u64)| {
+            let seen = self.cpus.get(&cpu);
+            let expected = seen.map_or(0, |seen| seen.expected);
+            #[expect(clippy::cast_possible_truncation, reason = "records carry the low half of the count")]
+            let lost = lost(unfold(expected, tried as u32), expected)?;
+            let since = seen.map_or(self.begin, |seen| seen.since);
+            Some(Gap { cpu, span: Span::new(since.min(end), end), lost })
+        };
+        tried.iter().filter_map(of).collect()
+    }
+}
+
+/// What of the `lost` numbers before one is not among those of later events; `None` = nothing.
+fn missing(lost: u32, number: i64, cpu: u32, known: &[Event]) -> Option<u32> {
+    let here = known.iter().filter(|event| event.cpu == cpu).map(|event| unfold(number, event.seq));
+    let here: BTreeSet<i64> = here.filter(|&other| other < number && other >= number - i64::from(lost)).collect();
+    lost.checked_sub(u32::try_from(here.len()).unwrap_or(u32::MAX)).filter(|&lost| lost > 0)
 }
 
 /// The number of which a record carries the low half: the one nearest to `near`.
@@ -117,7 +165,7 @@ fn cut(segment: Segment, gaps: &Spans) -> Vec<Segment> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{event::CgroupId, time::MonoNs};
+    use crate::event::CgroupId;
 
     fn events(numbered: &[(u64, u32)]) -> Vec<Event> {
         let exit = What::Exit { thread: 1, cgroup: CgroupId(1) };
@@ -143,6 +191,18 @@ mod tests {
         assert_eq!(lost(&[(10, 2), (20, 3), (30, 5), (31, 4), (40, 8)], 10), [(0, 2), (4, 2), (5, 1)]);
         assert_eq!(lost(&[], 3), [(0, 3)]);
         assert_eq!(lost(&[], 0), []);
+    }
+
+    #[test]
+    fn lot_by_lot_the_same_gaps_are_found_and_what_has_come_already_is_not_missing() {
+        let all = events(&[(10, 2), (20, 3), (30, 5), (31, 4), (40, 8)]);
+        for cut in 0..=all.len() {
+            let mut finder = Finder::new(MonoNs(0));
+            let mut found = finder.next(&all[..cut], &all[cut..]);
+            found.extend(finder.next(&all[cut..], &[]).into_iter().map(|(index, gap)| (index + cut, gap)));
+            let whole = find(&all, &BTreeMap::new(), Span::new(MonoNs(0), MonoNs(99)));
+            assert_eq!(found, whole, "{cut}");
+        }
     }
 
     #[test]

@@ -10,9 +10,11 @@ pub mod idle;
 pub mod interval;
 pub mod level;
 mod levels;
+pub mod live;
 mod open;
 pub mod period;
 mod release;
+mod replay;
 pub mod thread;
 mod unseen;
 mod untraced;
@@ -27,17 +29,16 @@ pub(crate) mod simulated;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    event::{CgroupId, Event, Release, What},
+    event::{CgroupId, Event},
     time::{DurationNs, MonoNs},
 };
 use boundary::Boundary;
-use follow::ThreadTracker;
 use gap::Gap;
 use interval::{Span, Spans, Steps};
 use level::{HierarchyThrottle, Throttle};
-use levels::LevelTracker;
+use levels::Grant;
+use replay::{Ahead, Replay, assemble};
 use thread::{Departure, Stay, ThreadLine};
-use untraced::Activity;
 
 /// From what instant the kernel counts a throttle (kernel/sched/fair.c). It decides who is held: before 6.18 the whole queue of a
 /// CPU, from then on each task by itself. The instant itself is read off the kernel's clocks, see [`level`].
@@ -72,10 +73,29 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// Of nothing yet.
+    const fn none() -> Self {
+        Self {
+            paths: BTreeMap::new(),
+            followed: BTreeSet::new(),
+            counts_from: CountsFrom::Mark,
+            cpus: 0,
+            watched_until: None,
+            tried: BTreeMap::new(),
+        }
+    }
+
     /// Whether the threads of a cgroup are followed.
     #[must_use]
     pub fn follows(&self, cgroup: CgroupId) -> bool {
         self.followed.contains(&cgroup)
+    }
+
+    /// Whether the threads of a cgroup and of all that are known below it are followed.
+    #[must_use]
+    pub fn follows_all_under(&self, cgroup: CgroupId) -> bool {
+        self.follows(cgroup)
+            && self.paths.iter().filter(|(_, path)| path.contains(&cgroup)).all(|(&leaf, _)| self.follows(leaf))
     }
 
     /// Path of a cgroup; a cgroup not listed is a path of its own.
@@ -140,87 +160,20 @@ impl Timeline {
         let end = last.at + DurationNs(1);
         let span = Span::new(first.at, setting.watched_until.map_or(end, |until| until.max(end)));
         let found = gap::find(&events, &setting.tried, span);
-        let gaps: Vec<Gap> = found.iter().map(|&(_, gap)| gap).collect();
         let mut losses = found.iter().peekable();
-        let mut levels = LevelTracker::new(setting, &events);
-        let mut threads = ThreadTracker::new(setting, span.start, &events);
-        let mut boundaries: BTreeMap<CgroupId, Vec<Boundary>> = BTreeMap::new();
+        let answered = levels::answered(&events);
+        let mut replay = Replay::new(setting, span.start);
+        events.iter().for_each(|event| replay.announce(event));
         for (index, event) in events.iter().enumerate() {
-            if let Some((_, gap)) = losses.next_if(|(end, _)| *end == index) {
-                levels.doubt(gap.span.end);
-                threads.doubt(*gap);
-            }
-            if let What::Period(run) = &event.what {
-                let marked = levels.marked_cpus(run.cgroup);
-                boundaries.entry(run.cgroup).or_default().push(Boundary::new(event, run, marked));
-            }
-            if let Some((leaf, cpu, arrived)) = threads.untraced_arrival(event) {
-                let changes = levels.clear_path(leaf, cpu, arrived);
-                threads.follow_marks(arrived, &changes, &levels);
-            }
-            if setting.counts_from == CountsFrom::Queued && levels.any_marked() {
-                levels.know_queued(threads.queued());
-            }
-            let changes = levels.observe(event, &listed(&events[index..]));
-            threads.observe(event, &changes, &levels);
-            // Threads that were waiting as their queue was throttled, or that were moved to a throttled queue, suffer without
-            // an event of their own.
-            if setting.counts_from == CountsFrom::Queued
-                && (!changes.set.is_empty() || matches!(event.what, What::Migrate { .. } | What::Attach { .. }))
-            {
-                threads.held().for_each(|(leaf, cpu)| levels.suffer(leaf, cpu, event.at));
-                let unsure = |level: &CgroupId| !gaps.is_empty() && threads.unknown_under(*level);
-                changes
-                    .set
-                    .iter()
-                    .filter(|(level, _)| unsure(level))
-                    .for_each(|&(level, cpu)| levels.spoil(level, cpu));
-            }
+            let ahead = Ahead {
+                listed: Ahead::listed(&events[index], &events[index + 1..]),
+                answered: Grant::of(event).is_some_and(|grant| answered.contains(&grant)),
+            };
+            let gap = losses.next_if(|(at, _)| *at == index).map(|&(_, gap)| gap);
+            replay.step(event, &ahead, gap);
         }
-        for (_, gap) in losses {
-            levels.doubt(gap.span.end);
-            threads.doubt(*gap);
-        }
-        let changes = levels.last(span.end);
-        threads.follow_marks(span.end, &changes, &levels);
-        let (mut threads, mut untraced) = threads.finish(span.end);
-        gap::blank(&mut threads, &gaps);
-        let lost = gap::instants(&gaps);
-        let (mut throttles, mut hierarchy) = levels.finish();
-        for throttle in &mut throttles {
-            throttle.complete &= !gap::touches(&lost, throttle.span(span.end));
-        }
-        for throttle in &mut hierarchy {
-            throttle.complete &= !gap::touches(&lost, throttle.span(span.end));
-        }
-        release::release(&mut threads, &throttles, setting, span.end);
-        let mut broken = vec![];
-        let boundaries: BTreeMap<_, _> = boundaries
-            .into_iter()
-            .map(|(cgroup, seen)| {
-                let activity = Activity::new(setting, cgroup, &throttles, &threads, span.end);
-                let (all, broken_off) = untraced::add(seen, &activity, span.end);
-                broken.extend(broken_off.into_iter().map(|span| Broken { cgroup, span }));
-                (cgroup, all)
-            })
-            .collect();
-        untraced += boundaries.values().flatten().filter(|boundary| boundary.inferred).count() as u64;
-        let (idle, idle_unknown) = idle::spans(&events, &found, span);
-        let unseen = unseen::threads(&gaps, &idle, &throttles, &boundaries, setting.cpus, span);
-        Self {
-            span: Some(span),
-            throttles,
-            hierarchy,
-            threads,
-            boundaries,
-            idle,
-            idle_unknown,
-            gaps,
-            lost,
-            unseen,
-            broken,
-            untraced,
-        }
+        replay.end(losses.map(|&(_, gap)| gap), span.end);
+        assemble(replay.finish(span.end), setting, span)
     }
 
     /// Boundaries of a cgroup, in order.
@@ -258,23 +211,4 @@ impl Timeline {
     pub fn end(&self) -> MonoNs {
         self.span.map_or(MonoNs(0), |span| span.end)
     }
-}
-
-/// The CPUs whose queues a timer run, the first of `events`, reported.
-fn listed(events: &[Event]) -> Vec<u32> {
-    let Some((run, release)) = events.first().and_then(|event| match event.what {
-        What::Period(_) => Some((event, Release::Period)),
-        What::Slack(_) => Some((event, Release::Slack)),
-        _ => None,
-    }) else {
-        return vec![];
-    };
-    events[1..]
-        .iter()
-        .take_while(|event| (event.at, event.cpu) == (run.at, run.cpu))
-        .filter_map(|event| match &event.what {
-            What::Queue(queue) if queue.release == release => Some(queue.cpu),
-            _ => None,
-        })
-        .collect()
 }

@@ -10,6 +10,7 @@ use crate::{
 };
 
 /// A thread that is being followed.
+#[derive(Clone)]
 pub(super) struct Open {
     /// Its cgroups; never empty, the last is where it is.
     pub(super) stays: Vec<Stay>,

@@ -51,26 +51,46 @@ pub struct PeriodRecord {
     pub period_ns: DurationNs,
     /// Burst.
     pub burst_ns: DurationNs,
-    /// Time on CPU of the cgroup's threads and its descendants'.
-    pub used_ns: DurationNs,
+    /// Time on CPU of the cgroup's threads and its descendants'. Absent, as all that needs threads to be followed, where they are
+    /// not: not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_ns: Option<DurationNs>,
     /// From the period's start to the first throttle in it; absent = quota not exhausted in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exhausted_after_ns: Option<DurationNs>,
     /// Most threads on CPU at once.
-    pub peak_parallelism: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_parallelism: Option<u32>,
     /// Throttles of the own quota.
     pub throttles: Vec<PeriodThrottle>,
     /// Time in which some CPU's queue was throttled by the own quota.
     pub throttled_wall_ns: DurationNs,
     /// Time in which some thread of the cgroup was held by a limit, its own or an ancestor's.
-    pub held_wall_ns: DurationNs,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_wall_ns: Option<DurationNs>,
     /// Time in which threads were held and none of the cgroup ran.
-    pub fully_held_ns: DurationNs,
-    /// Integral of min(idle CPUs, held threads): CPU time that was there and denied. Absent = idle CPUs not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fully_held_ns: Option<DurationNs>,
+    /// Integral of min(idle CPUs, held threads): CPU time that was there and denied. Absent also where idle CPUs were not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied_idle_ns: Option<DurationNs>,
     /// False: records were lost in it, or it is not known what some thread of the cgroup did.
     pub complete: bool,
+}
+
+impl PeriodRecord {
+    /// The same without what needs threads to be followed: they were not, or not all the time.
+    #[must_use]
+    pub fn without_threads(self) -> Self {
+        Self {
+            used_ns: None,
+            peak_parallelism: None,
+            held_wall_ns: None,
+            fully_held_ns: None,
+            denied_idle_ns: None,
+            ..self
+        }
+    }
 }
 
 /// Threads of a cgroup and its descendants: what ran, what was held.
@@ -189,66 +209,84 @@ impl<'a> OwnThrottles<'a> {
 /// Period records of one cgroup, one a boundary at which a quota was set.
 #[must_use]
 pub fn records(timeline: &Timeline, setting: &Setting, cgroup: CgroupId) -> Vec<PeriodRecord> {
-    let activity = Activity::of(timeline, setting, cgroup);
-    let throttles = OwnThrottles::of(timeline, cgroup);
-    timeline
-        .boundaries_of(cgroup)
-        .iter()
-        .filter(|boundary| boundary.quota.is_some() && boundary.periods > 0)
-        .zip(0..)
-        .map(|(boundary, index)| record(timeline, boundary, index, &throttles, &activity, cgroup))
-        .collect()
+    let recorder = Recorder::new(timeline, setting, cgroup);
+    let counted = timeline.boundaries_of(cgroup).iter().filter(|boundary| is_counted(boundary));
+    counted.zip(0..).map(|(boundary, index)| recorder.record(boundary, index)).collect()
 }
 
-fn record(
-    timeline: &Timeline,
-    boundary: &Boundary,
-    index: u64,
-    throttles: &OwnThrottles<'_>,
-    activity: &Activity,
+/// Whether a boundary ends periods that the kernel counts.
+pub(super) fn is_counted(boundary: &Boundary) -> bool {
+    boundary.quota.is_some() && boundary.periods > 0
+}
+
+/// Makes the records of one cgroup.
+pub(super) struct Recorder<'a> {
+    timeline: &'a Timeline,
     cgroup: CgroupId,
-) -> PeriodRecord {
-    // A late timer ends several periods at once; the cell runs from one period before its due point to its last one.
-    let end = boundary.due + DurationNs((boundary.periods - 1).saturating_mul(boundary.period.0));
-    let start = MonoNs(boundary.due.0.saturating_sub(boundary.period.0));
-    let window = Span::new(start, end);
-    let within = throttles.within(window, timeline.end());
-    let exhausted = throttles.first_mark(window);
-    let throttles: Vec<PeriodThrottle> = within
-        .iter()
-        .map(|&(throttle, span)| PeriodThrottle {
-            cpu: throttle.cpu,
-            start_ns: span.start,
-            end_ns: span.end,
-            released_by: throttle.ended_by.filter(|_| throttle.end.is_some_and(|end| end <= window.end + RELEASE_SLOP)),
-        })
-        .collect();
-    let wall = Spans::union(throttles.iter().map(|throttle| Span::new(throttle.start_ns, throttle.end_ns)));
-    let seen_whole = timeline.span.is_some_and(|seen| seen.start <= window.start);
-    let known = Span::new(window.start, known_from(timeline, boundary, cgroup));
-    PeriodRecord {
-        cgroup,
-        index,
-        start_ns: window.start,
-        end_ns: window.end,
-        periods: boundary.periods,
-        quota_ns: boundary.quota,
-        period_ns: boundary.period,
-        burst_ns: boundary.burst,
-        used_ns: activity.used(window),
-        exhausted_after_ns: exhausted.map(|at| at.since(window.start)),
-        peak_parallelism: activity.peak(window),
-        throttled_wall_ns: wall.total(),
-        held_wall_ns: activity.held_union.total_within(window),
-        fully_held_ns: activity.fully_held(window),
-        denied_idle_ns: activity.denied_idle(timeline, window),
-        complete: seen_whole
-            && !boundary.truncated
-            && !gap::touches(&timeline.lost, known)
-            && timeline.unseen.within(window).next().is_none()
-            && within.iter().all(|(throttle, _)| throttle.complete)
-            && activity.unknown.within(window).next().is_none(),
-        throttles,
+    throttles: OwnThrottles<'a>,
+    activity: Activity,
+    /// Its threads are followed.
+    followed: bool,
+}
+
+impl<'a> Recorder<'a> {
+    pub(super) fn new(timeline: &'a Timeline, setting: &Setting, cgroup: CgroupId) -> Self {
+        Self {
+            timeline,
+            cgroup,
+            throttles: OwnThrottles::of(timeline, cgroup),
+            activity: Activity::of(timeline, setting, cgroup),
+            followed: setting.follows_all_under(cgroup),
+        }
+    }
+
+    /// The record of the period, or periods, that a boundary ends.
+    pub(super) fn record(&self, boundary: &Boundary, index: u64) -> PeriodRecord {
+        let Self { timeline, cgroup, ref throttles, ref activity, followed } = *self;
+        // A late timer ends several periods at once; the cell runs from one period before its due point to its last one.
+        let end = boundary.due + DurationNs((boundary.periods.saturating_sub(1)).saturating_mul(boundary.period.0));
+        let start = MonoNs(boundary.due.0.saturating_sub(boundary.period.0));
+        let window = Span::new(start, end);
+        let within = throttles.within(window, timeline.end());
+        let exhausted = throttles.first_mark(window);
+        let throttles: Vec<PeriodThrottle> = within
+            .iter()
+            .map(|&(throttle, span)| PeriodThrottle {
+                cpu: throttle.cpu,
+                start_ns: span.start,
+                end_ns: span.end,
+                released_by: throttle
+                    .ended_by
+                    .filter(|_| throttle.end.is_some_and(|end| end <= window.end + RELEASE_SLOP)),
+            })
+            .collect();
+        let wall = Spans::union(throttles.iter().map(|throttle| Span::new(throttle.start_ns, throttle.end_ns)));
+        let seen_whole = timeline.span.is_some_and(|seen| seen.start <= window.start);
+        let known = Span::new(window.start, known_from(timeline, boundary, cgroup));
+        PeriodRecord {
+            cgroup,
+            index,
+            start_ns: window.start,
+            end_ns: window.end,
+            periods: boundary.periods,
+            quota_ns: boundary.quota,
+            period_ns: boundary.period,
+            burst_ns: boundary.burst,
+            used_ns: followed.then(|| activity.used(window)),
+            exhausted_after_ns: exhausted.map(|at| at.since(window.start)),
+            peak_parallelism: followed.then(|| activity.peak(window)),
+            throttled_wall_ns: wall.total(),
+            held_wall_ns: followed.then(|| activity.held_union.total_within(window)),
+            fully_held_ns: followed.then(|| activity.fully_held(window)),
+            denied_idle_ns: activity.denied_idle(timeline, window).filter(|_| followed),
+            complete: seen_whole
+                && !boundary.truncated
+                && !gap::touches(&timeline.lost, known)
+                && timeline.unseen.within(window).next().is_none()
+                && within.iter().all(|(throttle, _)| throttle.complete)
+                && activity.unknown.within(window).next().is_none(),
+            throttles,
+        }
     }
 }
 

@@ -10,6 +10,12 @@ impl LevelTracker<'_> {
         self.lost_until = until;
     }
 
+    /// Losses lie so far back that timers have listed since what is throttled.
+    pub(in crate::timeline) fn trust(&mut self) {
+        self.losses = 0;
+        self.shown.clear();
+    }
+
     /// Whether it is sure by which levels a task of `leaf` is held on a CPU.
     pub(in crate::timeline) fn sure(&self, leaf: CgroupId, cpu: u32) -> bool {
         self.setting.path(&leaf).iter().all(|&level| self.sure_of(level, cpu))

@@ -1,6 +1,6 @@
 //! Ends that no event shows: what else tells that a level was released, and when.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 
 use super::LevelTracker;
 use crate::{
@@ -17,25 +17,69 @@ pub(super) const CALL_TAKES: DurationNs = DurationNs::from_micros(200);
 /// A remote call that was not seen within this was not traced.
 pub(super) const CALL_OVERDUE: DurationNs = DurationNs::from_millis(10);
 
-/// Grants that the record of a call follows before the same queue is granted anything again. A hypervisor may keep the queue's CPU
-/// from it for tens of milliseconds, and until then the queue is throttled.
-pub(super) fn answered(events: &[Event]) -> BTreeSet<(CgroupId, u32, MonoNs)> {
-    let mut open: BTreeMap<(CgroupId, u32), MonoNs> = BTreeMap::new();
-    let mut answered = BTreeSet::new();
-    for event in events {
-        let What::Queue(queue) = &event.what else { continue };
-        let key = (queue.cgroup, queue.cpu);
-        match queue.release {
-            Release::Csd => answered.extend(open.remove(&key).map(|granted| (key.0, key.1, granted))),
-            Release::Period | Release::Slack if queue.throttled && queue.runtime_remaining > 0 => {
-                open.insert(key, event.at);
+/// Runtime given to a queue on another CPU, whose throttle ends with a remote call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::timeline) struct Grant {
+    level: CgroupId,
+    cpu: u32,
+    at: MonoNs,
+}
+
+impl Grant {
+    /// If an event is one.
+    pub(in crate::timeline) fn of(event: &Event) -> Option<Self> {
+        match &event.what {
+            What::Queue(queue) if queue.release != Release::Csd && queue.throttled && queue.runtime_remaining > 0 => {
+                Some(Self { level: queue.cgroup, cpu: queue.cpu, at: event.at })
             }
-            Release::Period | Release::Slack => {
-                open.remove(&key);
-            }
+            _ => None,
         }
     }
-    answered
+}
+
+/// Grants and the calls that follow them, in order. The record of a call answers the last grant of its queue: a hypervisor may keep
+/// the queue's CPU from it for tens of milliseconds, and until then the queue is throttled.
+#[derive(Default)]
+pub(in crate::timeline) struct Grants {
+    open: HashMap<(CgroupId, u32), MonoNs>,
+    answered: BTreeSet<Grant>,
+}
+
+impl Grants {
+    pub(in crate::timeline) fn note(&mut self, event: &Event) {
+        let What::Queue(queue) = &event.what else { return };
+        let key = (queue.cgroup, queue.cpu);
+        if let Some(Grant { at, .. }) = Grant::of(event) {
+            self.open.insert(key, at);
+        } else if let Some(at) = self.open.remove(&key)
+            && queue.release == Release::Csd
+        {
+            self.answered.insert(Grant { level: key.0, cpu: key.1, at });
+        }
+    }
+
+    /// Whether a grant's call was traced; `None` = not yet.
+    pub(in crate::timeline) fn decided(&self, grant: Grant) -> Option<bool> {
+        if self.answered.contains(&grant) {
+            return Some(true);
+        }
+        (self.open.get(&(grant.level, grant.cpu)) != Some(&grant.at)).then_some(false)
+    }
+
+    /// A grant is not asked for again.
+    pub(in crate::timeline) fn forget(&mut self, grant: Grant) {
+        self.answered.remove(&grant);
+        if self.open.get(&(grant.level, grant.cpu)) == Some(&grant.at) {
+            self.open.remove(&(grant.level, grant.cpu));
+        }
+    }
+}
+
+/// The grants of a whole recording that were answered.
+pub(in crate::timeline) fn answered(events: &[Event]) -> BTreeSet<Grant> {
+    let mut grants = Grants::default();
+    events.iter().for_each(|event| grants.note(event));
+    grants.answered
 }
 
 impl LevelTracker<'_> {

@@ -4,18 +4,20 @@ mod doubt;
 mod ends;
 mod victims;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use super::{
     CountsFrom, Setting,
     boundary::Grid,
     level::{Changes, EndedBy, HierarchyThrottle, Throttle},
+    replay::Ahead,
 };
 use crate::{
     event::{CgroupId, Event, OnCpu, QueueState, What},
     time::MonoNs,
 };
 use ends::{CALL_OVERDUE, CALL_TAKES};
+pub(super) use ends::{Grant, Grants, answered};
 
 /// What is known of every level on every CPU.
 pub(super) struct LevelTracker<'a> {
@@ -23,8 +25,6 @@ pub(super) struct LevelTracker<'a> {
     open: BTreeMap<(CgroupId, u32), Throttle>,
     /// Grants seen for open throttles whose end on another CPU is still to come.
     granted: HashMap<(CgroupId, u32), MonoNs>,
-    /// Grants, by their time, whose call was traced, however late it came.
-    answered: BTreeSet<(CgroupId, u32, MonoNs)>,
     /// The last point of each period grid whose timer run was seen, and the distance of points.
     seen: HashMap<CgroupId, Grid>,
     /// Since when somebody suffers, and whether that instant is sure.
@@ -43,13 +43,11 @@ pub(super) struct LevelTracker<'a> {
 }
 
 impl<'a> LevelTracker<'a> {
-    /// `events` in order.
-    pub(super) fn new(setting: &'a Setting, events: &[Event]) -> Self {
+    pub(super) fn new(setting: &'a Setting) -> Self {
         Self {
             setting,
             open: BTreeMap::new(),
             granted: HashMap::new(),
-            answered: ends::answered(events),
             seen: HashMap::new(),
             suffering: HashMap::new(),
             ended: HashMap::new(),
@@ -59,6 +57,38 @@ impl<'a> LevelTracker<'a> {
             queued: vec![],
             done: vec![],
             hierarchy: vec![],
+        }
+    }
+
+    /// The same state under another setting.
+    pub(super) fn under<'b>(self, setting: &'b Setting) -> LevelTracker<'b> {
+        let Self {
+            setting: _,
+            open,
+            granted,
+            seen,
+            suffering,
+            ended,
+            losses,
+            lost_until,
+            shown,
+            queued,
+            done,
+            hierarchy,
+        } = self;
+        LevelTracker {
+            setting,
+            open,
+            granted,
+            seen,
+            suffering,
+            ended,
+            losses,
+            lost_until,
+            shown,
+            queued,
+            done,
+            hierarchy,
         }
     }
 
@@ -96,8 +126,7 @@ impl<'a> LevelTracker<'a> {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// `listed`: the CPUs whose queues a timer run reported.
-    pub(super) fn observe(&mut self, event: &Event, listed: &[u32]) -> Changes {
+    pub(super) fn observe(&mut self, event: &Event, ahead: &Ahead) -> Changes {
         let mut changes = self.lapse(event.at, CALL_OVERDUE);
         match &event.what {
             What::Switch { prev, next, .. } => {
@@ -115,7 +144,7 @@ impl<'a> LevelTracker<'a> {
                 self.levels(task, *target_cpu, event.at, &mut changes);
                 self.count(task, *target_cpu, event.at);
             }
-            What::Queue(queue) => self.queue(queue, event.at, &mut changes),
+            What::Queue(queue) => self.queue(queue, event.at, ahead.answered, &mut changes),
             What::Period(run) => {
                 // A run that came late stands for all points of the grid up to its next one.
                 let last = MonoNs(run.next_expires.0.saturating_sub(run.period.0)).max(run.expires);
@@ -126,10 +155,10 @@ impl<'a> LevelTracker<'a> {
                     // No run was missed: what is over ended otherwise.
                     self.seen.insert(run.cgroup, grid);
                 }
-                self.unlisted(run, event.at, listed, &mut changes);
+                self.unlisted(run, event.at, &ahead.listed, &mut changes);
                 self.seen.insert(run.cgroup, grid);
             }
-            What::Slack(run) => self.unlisted(run, event.at, listed, &mut changes),
+            What::Slack(run) => self.unlisted(run, event.at, &ahead.listed, &mut changes),
             What::Migrate { .. } | What::Exit { .. } | What::Attach { .. } => {}
         }
         changes
@@ -152,7 +181,7 @@ impl<'a> LevelTracker<'a> {
         }
     }
 
-    fn queue(&mut self, queue: &QueueState, at: MonoNs, changes: &mut Changes) {
+    fn queue(&mut self, queue: &QueueState, at: MonoNs, answered: bool, changes: &mut Changes) {
         self.unshown(queue, at, changes);
         let key = (queue.cgroup, queue.cpu);
         if !queue.throttled
@@ -168,7 +197,7 @@ impl<'a> LevelTracker<'a> {
         if !queue.throttled {
             self.clear(queue.cgroup, queue.cpu, at, queue.release.into(), changes);
         } else if queue.runtime_remaining > 0 {
-            if !self.answered.contains(&(queue.cgroup, queue.cpu, at)) {
+            if !answered {
                 self.granted.insert((queue.cgroup, queue.cpu), at);
             }
         } else {
@@ -229,16 +258,36 @@ impl<'a> LevelTracker<'a> {
         }
     }
 
+    /// Throttles that are still open.
+    fn lasting(&self) -> Vec<Throttle> {
+        let sure = |throttle: &Throttle| throttle.complete && !self.victims_unseen(throttle);
+        self.open.values().map(|throttle| Throttle { complete: sure(throttle), ..throttle.clone() }).collect()
+    }
+
+    /// Throttles that ended since last asked, and those that are still open.
+    pub(super) fn take_ended(&mut self) -> (Vec<Throttle>, Vec<Throttle>) {
+        (std::mem::take(&mut self.done), self.lasting())
+    }
+
+    /// What was before an instant is not asked for again.
+    pub(super) fn forget(&mut self, before: MonoNs) {
+        self.ended.retain(|_, end| *end > before);
+        self.hierarchy.clear();
+    }
+
+    /// A cgroup is gone, and its queues with it.
+    pub(super) fn forget_group(&mut self, cgroup: CgroupId) {
+        self.open.retain(|(level, _), _| *level != cgroup);
+        self.granted.retain(|(level, _), _| *level != cgroup);
+        self.suffering.retain(|(level, _), _| *level != cgroup);
+        self.ended.retain(|(level, _), _| *level != cgroup);
+        self.shown.retain(|(level, _), _| *level != cgroup);
+        self.seen.remove(&cgroup);
+    }
+
     /// All throttles, those still open included, in order of their start.
     pub(super) fn finish(self) -> (Vec<Throttle>, Vec<HierarchyThrottle>) {
-        let open: Vec<_> = self
-            .open
-            .values()
-            .map(|throttle| Throttle {
-                complete: throttle.complete && !self.victims_unseen(throttle),
-                ..throttle.clone()
-            })
-            .collect();
+        let open = self.lasting();
         let Self { suffering, mut done, mut hierarchy, .. } = self;
         done.extend(open);
         done.sort_by_key(|throttle| (throttle.marked, throttle.cgroup, throttle.cpu));
@@ -324,10 +373,12 @@ mod tests {
             watched_until: None,
             tried: BTreeMap::new(),
         };
-        let mut tracker = LevelTracker::new(&setting, events);
+        let mut tracker = LevelTracker::new(&setting);
         tracker.know_queued(queued.iter().copied());
+        let answered = answered(events);
         for event in events {
-            tracker.observe(event, &[]);
+            let answered = Grant::of(event).is_some_and(|grant| answered.contains(&grant));
+            tracker.observe(event, &Ahead { listed: vec![], answered });
         }
         let (own, any) = tracker.finish();
         (
