@@ -207,7 +207,7 @@ mod tests {
         let mut layer = vec![];
         flate2::read::GzDecoder::new(at(&files, &manifest.layers()[0])).read_to_end(&mut layer).expect("gzip");
         assert_eq!(config.rootfs().diff_ids(), &[format!("sha256:{}", digest(&layer))]);
-        assert_eq!(super::tests::files(&layer), BTreeMap::from([("throttle".to_owned(), PROGRAM.to_vec())]));
+        assert_eq!(tests::files(&layer), BTreeMap::from([("throttle".to_owned(), PROGRAM.to_vec())]));
         let runs = config.config().as_ref().expect("what it runs");
         assert_eq!(
             (runs.user().as_deref(), runs.entrypoint().clone()),
