@@ -256,6 +256,7 @@ fn gauges(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>], now: MonoNs) ->
     gauge(encoder, "peak_throttled_cpus", help, None, rows, peak)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a unit is made where the metric is named")]
 fn gauge(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -334,6 +335,7 @@ fn own(encoder: &mut DescriptorEncoder<'_>, state: &State, rows: &[Row<'_>]) -> 
     plain(encoder, "recent", help, Some(Unit::Bytes), count(state.recent.bytes() as u64))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a unit is made where the metric is named")]
 fn labelled<'a>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -359,6 +361,7 @@ fn labelled<'a>(
     Ok(())
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a unit is made where the metric is named")]
 fn plain(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, unit: Option<Unit>, value: f64) -> fmt::Result {
     encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?.encode_gauge(&value)
 }

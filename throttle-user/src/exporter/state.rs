@@ -116,7 +116,7 @@ impl State {
     /// What is wrong with the daemon; `None` = nothing.
     #[must_use]
     pub fn sick(&self, now: MonoNs) -> Option<String> {
-        let Some(since) = self.own.since else { return None };
+        let since = self.own.since?;
         let stuck = |what: &str, last: Option<MonoNs>| {
             let silent = now.since(last.unwrap_or(since));
             (silent > STUCK).then(|| format!("{what} has not moved for {} ms", silent.as_millis_f64().round()))

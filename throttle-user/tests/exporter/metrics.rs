@@ -115,9 +115,10 @@ async fn readiness_waits_for_what_it_rests_on_and_health_for_nothing() {
     assert_eq!(get(&address, "/readyz", "").await.0, 200);
     // Nothing moved for a minute.
     let minute_ago = |at: throttle_user::time::MonoNs| throttle_user::time::MonoNs(at.0.saturating_sub(60_000_000_000));
-    let mut state = exporter.state();
-    state.analysed = state.analysed.map(minute_ago);
-    drop(state);
+    {
+        let mut state = exporter.state();
+        state.analysed = state.analysed.map(minute_ago);
+    }
     for path in ["/healthz", "/readyz"] {
         let (status, _, text) = get(&address, path, "").await;
         assert!(status == 503 && text.starts_with("the timeline has not moved"), "{path}: {status} {text}");
