@@ -14,6 +14,7 @@ mod recording;
 mod report;
 mod run;
 mod serve;
+mod spike;
 mod sweep;
 
 use std::process::ExitCode;
@@ -42,6 +43,7 @@ enum Verb {
     Report(report::ReportArgs),
     Serve(serve::ServeArgs),
     Load(load::LoadArgs),
+    Spike(spike::SpikeArgs),
     #[command(hide = true)]
     Enter(enter::EnterArgs),
 }
@@ -57,6 +59,7 @@ pub fn main() -> ExitCode {
         Verb::Report(args) => report::run(&args),
         Verb::Serve(args) => serve::run(&args),
         Verb::Load(args) => load::run(&args),
+        Verb::Spike(args) => spike::run(&args),
         Verb::Enter(args) => enter::run(&args),
     };
     exit::conclude(verdict)
