@@ -3,6 +3,7 @@
 //! Owns parsing and the way a verb ends. Verbs wire the library's modules together; what they decide is theirs, what
 //! they compute is the library's.
 
+mod alert;
 mod args;
 mod enter;
 mod exit;
@@ -14,6 +15,8 @@ mod recording;
 mod report;
 mod run;
 mod serve;
+mod spike;
+mod spikes;
 mod sweep;
 
 use std::process::ExitCode;
@@ -40,8 +43,11 @@ enum Verb {
     Run(run::RunArgs),
     Observe(observe::ObserveArgs),
     Report(report::ReportArgs),
+    Alert(alert::AlertArgs),
     Serve(serve::ServeArgs),
     Load(load::LoadArgs),
+    Spike(spike::SpikeArgs),
+    Spikes(spikes::SpikesArgs),
     #[command(hide = true)]
     Enter(enter::EnterArgs),
 }
@@ -55,8 +61,11 @@ pub fn main() -> ExitCode {
         Verb::Run(args) => run::run(&args),
         Verb::Observe(args) => observe::run(&args),
         Verb::Report(args) => report::run(&args),
+        Verb::Alert(args) => alert::run(&args),
         Verb::Serve(args) => serve::run(&args),
         Verb::Load(args) => load::run(&args),
+        Verb::Spike(args) => spike::run(&args),
+        Verb::Spikes(args) => spikes::run(&args),
         Verb::Enter(args) => enter::run(&args),
     };
     exit::conclude(verdict)
