@@ -41,11 +41,28 @@ impl LevelTracker<'_> {
 
     /// Somebody suffers in a level's queue on a CPU from the levels above that are marked there, the level itself among them.
     pub(super) fn suffers_since(&mut self, level: CgroupId, above: &[CgroupId], cpu: u32, at: MonoNs) {
-        let above: Vec<&Throttle> = above.iter().filter_map(|&above| self.open.get(&(above, cpu))).collect();
-        if let Some(held_since) = above.iter().map(|throttle| throttle.marked).min() {
-            let sure = above.iter().all(|throttle| throttle.complete) && self.first_victim(held_since, at);
+        let held: Vec<&Throttle> = above.iter().filter_map(|&above| self.open.get(&(above, cpu))).collect();
+        if let Some(held_since) = held.iter().map(|throttle| throttle.marked).min() {
+            let sure = held.iter().all(|throttle| throttle.complete) && self.first_held(held_since, above, cpu, at);
             self.suffering.entry((level, cpu)).or_insert((at, sure));
         }
+    }
+
+    /// Whether a victim at `at` is surely the first one of levels that hold a CPU since `held_since`. From 6.18 on it stays held, unshown,
+    /// when one of them takes over from another.
+    fn first_held(&self, mut held_since: MonoNs, levels: &[CgroupId], cpu: u32, at: MonoNs) -> bool {
+        if self.losses > 0 && self.setting.counts_from == CountsFrom::Task {
+            let before = |done: &&Throttle| done.cpu == cpu && levels.contains(&done.cgroup);
+            for done in self.done.iter().rev().filter(before) {
+                if done.end.is_some_and(|end| end >= held_since) {
+                    if !done.complete {
+                        return false;
+                    }
+                    held_since = held_since.min(done.marked);
+                }
+            }
+        }
+        self.first_victim(held_since, at)
     }
 
     /// A level's throttle on a CPU counts, if it did not before.
