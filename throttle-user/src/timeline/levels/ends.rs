@@ -156,11 +156,14 @@ impl LevelTracker<'_> {
     }
 
     /// A queue counts the levels that are out of quota over it. From 6.18 on a level can run out while the same thread is picked
-    /// again: no switch shows that, but this count does. Which level it is, is clear if there is only one that can be.
-    pub(super) fn unshown(&mut self, queue: &QueueState, at: MonoNs, changes: &mut Changes) {
+    /// again: no switch shows that, but this count does. Which level it is, is clear if there is only one that can be. Read from another
+    /// CPU (`reader`), the count of a queue that is being released may still have the queue's own level in it: `unthrottle_cfs_rq`
+    /// clears `throttled` first and counts down after it.
+    pub(super) fn unshown(&mut self, queue: &QueueState, reader: u32, at: MonoNs, changes: &mut Changes) {
         let setting = self.setting;
         let above = &setting.path(&queue.cgroup)[1..];
-        let known = above.iter().filter(|&&level| self.marked(level, queue.cpu)).count() + usize::from(queue.throttled);
+        let own = queue.throttled || queue.cpu != reader;
+        let known = above.iter().filter(|&&level| self.marked(level, queue.cpu)).count() + usize::from(own);
         let missing = (queue.throttle_count as usize).saturating_sub(known);
         if missing == 0 {
             return;

@@ -144,7 +144,7 @@ impl<'a> LevelTracker<'a> {
                 self.levels(task, *target_cpu, event.at, &mut changes);
                 self.count(task, *target_cpu, event.at);
             }
-            What::Queue(queue) => self.queue(queue, event.at, ahead.answered, &mut changes),
+            What::Queue(queue) => self.queue(queue, event, ahead.answered, &mut changes),
             What::Period(run) => {
                 // A run that came late stands for all points of the grid up to its next one.
                 let last = MonoNs(run.next_expires.0.saturating_sub(run.period.0)).max(run.expires);
@@ -181,8 +181,8 @@ impl<'a> LevelTracker<'a> {
         }
     }
 
-    fn queue(&mut self, queue: &QueueState, at: MonoNs, answered: bool, changes: &mut Changes) {
-        self.unshown(queue, at, changes);
+    fn queue(&mut self, queue: &QueueState, &Event { at, cpu, .. }: &Event, answered: bool, changes: &mut Changes) {
+        self.unshown(queue, cpu, at, changes);
         let key = (queue.cgroup, queue.cpu);
         if !queue.throttled
             && !self.open.contains_key(&key)
@@ -446,5 +446,18 @@ mod tests {
         let late = [out.clone(), grant.clone(), other.clone(), remote(182 * MS, Release::Csd, false)];
         assert_eq!(counted(CountsFrom::Task, &late).0, BTreeMap::from([(CONTAINER, 82 * MS)]));
         assert_eq!(counted(CountsFrom::Task, &[out, grant, other]).0, BTreeMap::from([(CONTAINER, 50 * MS)]));
+    }
+
+    #[test]
+    fn a_count_shows_a_level_above_unless_it_is_read_from_another_cpu_in_the_middle_of_the_release() {
+        let mut out = both_out(100);
+        if let What::Switch { prev: Some(prev), .. } = &mut out.what {
+            prev.levels = Levels(0b01);
+        }
+        let here = released(110, CONTAINER, 1);
+        let there = Event { cpu: 1, ..here.clone() };
+        let after = released(130, POD, 0);
+        assert_eq!(counted(CountsFrom::Task, &[out.clone(), there]).1, BTreeMap::from([(CONTAINER, 10)]));
+        assert_eq!(counted(CountsFrom::Task, &[out, here, after]).1, BTreeMap::from([(CONTAINER, 30)]));
     }
 }
