@@ -16,21 +16,23 @@ use super::{
 use crate::{
     cgroup::{CpuLimit, LevelName},
     report::{
+        html,
         lanes::{self, Subject},
         perfetto, timeline,
     },
     run::{
         Head, RunDir, StoreError,
-        derive::RawLimit,
+        derive::{Derived, RawLimit},
         picture::{LimitPicture, RequestPicture, Span},
+        summary::summarise,
     },
 };
 
 /// Show what happened at a limit, period by period, or to one request, and what it comes to.
 ///
 /// Without a selection: all limits of the run in short. Everything is derived from the run's raw files, as `throttle report`
-/// does, on any machine and without root. Colours only on a terminal (NO_COLOR and CLICOLOR_FORCE are respected). With --svg
-/// or --perfetto the picture goes to files instead.
+/// does, on any machine and without root. Colours only on a terminal (NO_COLOR and CLICOLOR_FORCE are respected). With --svg,
+/// --perfetto or --html the picture goes to files instead.
 ///
 /// Exit code: 0 shown; 2 no such run, limit, request or period, or the run's files were changed; 4 a file cannot be written.
 #[derive(Debug, Args)]
@@ -58,8 +60,11 @@ pub(super) struct TimelineArgs {
     /// Write the limit, or all, as a trace for Perfetto (ui.perfetto.dev).
     #[arg(long, value_name = "FILE")]
     perfetto: Option<PathBuf>,
+    /// Write the limit, or all, as one page for a browser that needs no network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Look at it on the whole terminal: lanes to zoom and pan, by keys (? shows them).
-    #[arg(long, conflicts_with_all = ["svg", "perfetto"])]
+    #[arg(long, conflicts_with_all = ["svg", "perfetto", "html"])]
     tui: bool,
 }
 
@@ -121,7 +126,17 @@ pub(super) fn run(args: &TimelineArgs) -> Verdict {
     if let Some(path) = &args.perfetto {
         write(path, &perfetto::trace(&pictures))?;
     }
-    if args.svg.is_none() && args.perfetto.is_none() {
+    if let Some(path) = &args.html {
+        let derived: Vec<Derived> = pictures.iter().map(LimitPicture::derived).collect();
+        let mut summary = summarise(&head, &derived);
+        if args.limit.is_some() {
+            // The others were not asked for, which is not the same as not run.
+            summary.not_run.clear();
+        }
+        let page = html::page(&head, &summary, &pictures).context("the page's data").or_exit(Exit::BrokeOff)?;
+        write(path, page.as_bytes())?;
+    }
+    if args.svg.is_none() && args.perfetto.is_none() && args.html.is_none() {
         print_styled(&selection.text(args, &head, &pictures))?;
     }
     Ok(Exit::Done)

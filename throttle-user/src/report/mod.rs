@@ -4,6 +4,7 @@ mod bar;
 mod columns;
 pub mod command;
 pub mod figures;
+pub mod html;
 pub mod lanes;
 pub mod markdown;
 mod paint;

@@ -21,6 +21,7 @@
 //! and keeps none.
 
 pub mod agree;
+pub mod closed;
 pub mod command;
 mod compare;
 pub mod derive;

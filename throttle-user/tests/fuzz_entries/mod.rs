@@ -6,12 +6,17 @@ use std::{fs, path::Path, sync::LazyLock};
 
 use tempfile::TempDir;
 use throttle_user::{
+    cgroup::LevelName,
     cgroup::{Bandwidth, Counters, Group, Version},
     event::Event,
     probe::{btf, decode::decode},
-    cgroup::LevelName,
-    report::{lanes, markdown, perfetto, table, timeline},
-    run::{RunDir, StoreError, derive::derive, picture::LimitPicture, summary::{RunSummary, summarise}},
+    report::{html, lanes, markdown, perfetto, table, timeline},
+    run::{
+        Head, RunDir, StoreError,
+        derive::derive,
+        picture::LimitPicture,
+        summary::{RunSummary, summarise},
+    },
 };
 
 /// Takes one input of a target.
@@ -113,7 +118,7 @@ pub(crate) fn run(bytes: &[u8]) {
         }
         let summary = summarise(&head, &derived);
         dir.write_json("summary.json", &summary)?;
-        draw(&summary, &pictures);
+        draw(&head, &summary, &pictures);
         Ok(table::text(&summary) + &markdown::render(&head, &summary))
     };
     match report() {
@@ -123,8 +128,9 @@ pub(crate) fn run(bytes: &[u8]) {
 }
 
 /// Every picture of a run can be drawn, and lanes have no holes.
-fn draw(summary: &RunSummary, pictures: &[LimitPicture]) {
+fn draw(head: &Head, summary: &RunSummary, pictures: &[LimitPicture]) {
     assert!(!timeline::run(pictures, &summary.not_run).is_empty());
+    assert!(html::page(head, summary, pictures).expect("it is JSON").ends_with("</html>\n"));
     assert!(!perfetto::trace(pictures).is_empty());
     for picture in pictures {
         assert!(!timeline::limit(picture, LevelName::Container, None).is_empty());

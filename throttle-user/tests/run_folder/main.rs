@@ -4,5 +4,6 @@ mod made;
 mod perfetto;
 mod report;
 mod svg;
+mod terminal;
 mod timeline;
 mod tui;
