@@ -14,6 +14,7 @@ use crate::{ability, fuzz, interrupt, setup, vm};
 /// Test functions with these prefixes belong to the tier of that name, all others to `unit`.
 const KERNEL: &str = "kernel_";
 const ARCHITECTURE: &str = "architecture_";
+const BROWSER: &str = "browser_";
 
 /// Properties try the same inputs in every run, so that a change and its cause are seen together; the search for new ones is
 /// another run, with another `PROPTEST_RNG_SEED` and more `PROPTEST_CASES`.
@@ -41,6 +42,8 @@ pub(crate) enum Tier {
     Unit,
     /// Tests whose names start with `architecture_`: modules import what ARCHITECTURE.md lets them, and nothing else.
     Architecture,
+    /// Tests whose names start with `browser_`: the page of a run in a headless Chromium.
+    Browser,
     /// A short run of each fuzz target, from its committed corpus.
     Fuzz,
     /// Tests whose names start with `kernel_`: one at a time, as root, on the running kernel.
@@ -62,6 +65,8 @@ enum Outcome {
     CannotRun(String),
     /// It was not to run.
     LeftOut,
+    /// It was not asked for by name, and something it needs is not there. What, and how to get it.
+    Without(String),
 }
 
 /// Runs the tiers asked for, each whatever became of the ones before, and prints the closing line.
@@ -84,6 +89,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             Tier::Clippy => check(clippy())?,
             Tier::Unit => unit()?,
             Tier::Architecture => architecture()?,
+            Tier::Browser => browser(!options.tiers.is_empty())?,
             Tier::Fuzz | Tier::Kernel | Tier::Guests if options.without_kernel => Outcome::LeftOut,
             // These take many minutes: only when asked for by name.
             Tier::Fuzz | Tier::Guests if options.tiers.is_empty() => Outcome::LeftOut,
@@ -109,7 +115,8 @@ fn clippy() -> [Command; 2] {
 /// unifies other features, and cargo would build everything once more.
 fn unit() -> Result<Outcome> {
     let Some(names) = listed_tests()? else { return Ok(Outcome::Broken(Counts::default())) };
-    let elsewhere = names.iter().filter(|name| is_named(name, KERNEL) || is_named(name, ARCHITECTURE));
+    let of_a_tier = |name: &&String| [KERNEL, ARCHITECTURE, BROWSER].iter().any(|prefix| is_named(name, prefix));
+    let elsewhere = names.iter().filter(of_a_tier);
     let mut command = cargo(["test", "--no-fail-fast", "--workspace", "--", "--exact"]);
     command.args(elsewhere.flat_map(|name| ["--skip", name]));
     Ok(tests(&mut command)?.0)
@@ -119,6 +126,20 @@ fn unit() -> Result<Outcome> {
 fn architecture() -> Result<Outcome> {
     let Some(names) = listed_tests()? else { return Ok(Outcome::Broken(Counts::default())) };
     Ok(named(&names, ARCHITECTURE, &[])?.0)
+}
+
+/// What drives the browser; packages bring it together with one.
+const DRIVER: &str = "chromedriver";
+
+/// Tests of the page of a run. Two browsers at once on two CPUs only wait for each other.
+fn browser(asked_for: bool) -> Result<Outcome> {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    if !std::env::split_paths(&paths).any(|folder| folder.join(DRIVER).is_file()) {
+        let why = format!("no {DRIVER}; install it with: apt-get install chromium chromium-driver");
+        return Ok(if asked_for { Outcome::CannotRun(why) } else { Outcome::Without(why) });
+    }
+    let Some(names) = listed_tests()? else { return Ok(Outcome::Broken(Counts::default())) };
+    Ok(named(&names, BROWSER, &["--test-threads=1"])?.0)
 }
 
 /// Fuzz targets.
@@ -238,7 +259,7 @@ fn exit_code(outcomes: &[(Tier, Outcome)]) -> u8 {
         Outcome::Checked(clean) => !clean,
         Outcome::Ran(counts) => counts.failed > 0 || counts.ran() == 0,
         Outcome::Broken(_) => true,
-        Outcome::CannotRun(_) | Outcome::LeftOut => false,
+        Outcome::CannotRun(_) | Outcome::LeftOut | Outcome::Without(_) => false,
     };
     if outcomes.iter().any(|(_, outcome)| failed(outcome)) {
         1
@@ -253,7 +274,7 @@ impl Tier {
     /// Whether it takes more than stable Rust: nightly, and for some the eBPF object.
     fn needs_toolchain(self) -> bool {
         match self {
-            Self::Fmt | Self::Clippy | Self::Unit | Self::Architecture => false,
+            Self::Fmt | Self::Clippy | Self::Unit | Self::Architecture | Self::Browser => false,
             Self::Fuzz | Self::Kernel | Self::Guests => true,
         }
     }
@@ -266,6 +287,7 @@ impl fmt::Display for Tier {
             Self::Clippy => "clippy",
             Self::Unit => "unit",
             Self::Architecture => "architecture",
+            Self::Browser => "browser",
             Self::Fuzz => "fuzz",
             Self::Kernel => "kernel",
             Self::Guests => "guests",
@@ -284,6 +306,7 @@ impl fmt::Display for Outcome {
             Self::Broken(counts) => write!(f, "FAILED: did not build or broke off ({counts})"),
             Self::CannotRun(why) => write!(f, "DID NOT RUN: {why}"),
             Self::LeftOut => write!(f, "did not run: left out (see --help)"),
+            Self::Without(why) => write!(f, "did not run: {why}"),
         }
     }
 }
@@ -311,6 +334,9 @@ mod tests {
     fn a_tier_that_cannot_run_is_not_success_but_one_left_out_on_request_is() {
         assert_eq!(exit_code(&[(Tier::Unit, GOOD), (Tier::Kernel, Outcome::CannotRun(String::new()))]), 3);
         assert_eq!(exit_code(&[(Tier::Unit, GOOD), (Tier::Kernel, Outcome::LeftOut)]), 0);
+        let without =
+            Outcome::Without("no chromedriver; install it with: apt-get install chromium chromium-driver".to_owned());
+        assert_eq!(exit_code(&[(Tier::Unit, GOOD), (Tier::Browser, without)]), 0);
     }
 
     #[test]

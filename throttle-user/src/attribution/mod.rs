@@ -3,8 +3,11 @@
 //! A request's window is tiled by the states of its thread; the shares sum to the wall time to the nanosecond, and what is
 //! not known is shown as `unknown`, never spread.
 
+mod course;
 #[cfg(test)]
 mod properties;
+
+pub use course::{Doing, Stretch};
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -129,6 +132,16 @@ pub enum Incomplete {
     },
 }
 
+impl std::fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::RecordsLost => f.write_str("what records said that were lost while it was served"),
+            Self::Left(departure) => write!(f, "what thread {} did after it left its cgroup", departure.tid),
+            Self::NotSeen { tid } => write!(f, "what thread {tid} did for some time"),
+        }
+    }
+}
+
 /// One request, explained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestShare {
@@ -242,28 +255,24 @@ impl<'a> Attribution<'a> {
     pub fn tile(&self, thread: u32, window: Span) -> (Shares, Vec<Span>) {
         let mut shares = Shares::default();
         let mut held = vec![];
-        let mut covered = DurationNs::ZERO;
-        for (path, segment) in self.segments(thread, window) {
-            let length = segment.span.length();
-            covered += length;
-            match segment.state {
-                State::Running { .. } => {
-                    shares.on_cpu_ns += length - segment.uncharged;
-                    shares.runqueue_ns += segment.uncharged;
-                    shares.uncharged_ns += segment.uncharged;
+        for Stretch { span, doing, uncharged } in self.course(thread, window) {
+            let length = span.length();
+            match doing {
+                Doing::OnCpu { .. } => {
+                    shares.on_cpu_ns += length - uncharged;
+                    shares.runqueue_ns += uncharged;
+                    shares.uncharged_ns += uncharged;
                 }
-                State::Waiting { .. } => shares.runqueue_ns += length,
-                State::Blocked => shares.blocked_ns += length,
-                State::Unknown => shares.unknown_ns += length,
-                State::Throttled { cpu } => {
-                    held.push(segment.span);
-                    let own = self.marked(&path[..1], cpu, segment.span).total();
-                    shares.throttled_own_ns += own;
-                    shares.throttled_ancestor_ns += length - own;
+                Doing::Waiting { .. } => shares.runqueue_ns += length,
+                Doing::Blocked => shares.blocked_ns += length,
+                Doing::Unknown => shares.unknown_ns += length,
+                Doing::Throttled { own, .. } => {
+                    held.push(span);
+                    let share = if own { &mut shares.throttled_own_ns } else { &mut shares.throttled_ancestor_ns };
+                    *share += length;
                 }
             }
         }
-        shares.unknown_ns += window.length() - covered;
         (shares, held)
     }
 

@@ -84,6 +84,12 @@ pub(super) fn print(text: fmt::Arguments<'_>) -> Result<(), Failure> {
     })
 }
 
+/// The same of text with colours, which only a terminal gets; `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE` are respected.
+pub(super) fn print_styled(text: &str) -> Result<(), Failure> {
+    let plain = anstream::AutoStream::choice(&io::stdout()) == anstream::ColorChoice::Never;
+    if plain { print(format_args!("{}", anstream::adapter::strip_str(text))) } else { print(format_args!("{text}")) }
+}
+
 /// Writes a line to stderr; where that is closed there is nobody to tell.
 pub(super) fn tell(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{text}");

@@ -18,6 +18,8 @@ mod serve;
 mod spike;
 mod spikes;
 mod sweep;
+mod timeline;
+mod tui;
 
 use std::process::ExitCode;
 
@@ -44,6 +46,7 @@ enum Verb {
     Observe(observe::ObserveArgs),
     Report(report::ReportArgs),
     Alert(alert::AlertArgs),
+    Timeline(timeline::TimelineArgs),
     Serve(serve::ServeArgs),
     Load(load::LoadArgs),
     Spike(spike::SpikeArgs),
@@ -62,6 +65,7 @@ pub fn main() -> ExitCode {
         Verb::Observe(args) => observe::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Alert(args) => alert::run(&args),
+        Verb::Timeline(args) => timeline::run(&args),
         Verb::Serve(args) => serve::run(&args),
         Verb::Load(args) => load::run(&args),
         Verb::Spike(args) => spike::run(&args),

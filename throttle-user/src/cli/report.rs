@@ -101,9 +101,8 @@ pub(super) fn write_spikes(
 
 /// Derives every limit of a run from its raw files.
 fn rederive(dir: &RunDir, head: &Head) -> Result<Vec<Derived>, StoreError> {
-    let of_limit = |mut raw: RawLimit| {
-        let (events, kept) = dir.read_events(raw.begin.limit)?;
-        raw.kept = kept;
+    let of_limit = |raw: RawLimit| {
+        let (raw, events) = dir.with_events(raw)?;
         Ok(derive(head, &raw, events))
     };
     dir.read_record(head)?.into_iter().map(of_limit).collect()

@@ -233,6 +233,11 @@ pub(super) fn ms(length: DurationNs) -> String {
     format!("{:.1}", length.as_millis_f64())
 }
 
+/// The same; `?` = not measured.
+pub(super) fn measured(length: Option<DurationNs>) -> String {
+    length.map_or_else(|| "?".to_owned(), ms)
+}
+
 /// The level in one word; a group above the limited ones is `above`.
 pub(super) fn level_name(level: Option<LevelName>) -> &'static str {
     match level {

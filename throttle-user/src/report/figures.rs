@@ -38,7 +38,7 @@ type Draw = fn(&Area<'_>, &[Row<'_>]) -> Drawn;
 
 const SIZE: (u32, u32) = (760, 420);
 /// Told apart also by people who do not see red and green alike (Okabe and Ito).
-const COLOURS: [RGBColor; 8] = [
+pub(super) const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -83,14 +83,23 @@ impl Row<'_> {
 
 /// Draws one picture.
 pub(super) fn picture(name: &'static str, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Result<Figure, FigureError> {
+    Ok(Figure { name, svg: drawn(name, SIZE, draw)? })
+}
+
+/// Draws on white.
+pub(super) fn drawn(
+    name: &'static str,
+    size: (u32, u32),
+    draw: impl FnOnce(&Area<'_>) -> Drawn,
+) -> Result<String, FigureError> {
     let mut svg = String::new();
     let drawn = {
-        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         let white = area.fill(&WHITE).map_err(Into::into);
         white.and_then(|()| draw(&area)).and_then(|()| area.present().map_err(Into::into))
     };
     drawn.map_err(|why: Box<dyn std::error::Error>| FigureError { name, why: why.to_string() })?;
-    Ok(Figure { name, svg: svg + "\n" })
+    Ok(svg + "\n")
 }
 
 /// Measured median to maximum beside the model's, for each limit.

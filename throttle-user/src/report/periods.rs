@@ -2,14 +2,14 @@
 
 use std::fmt::{Result, Write};
 
-use super::command::{level_name, ms};
+use super::{
+    bar::quota,
+    command::{level_name, measured, ms},
+};
 use crate::{
-    run::command::{CommandPeriod, CommandRun},
+    run::{command::CommandRun, levelled::LevelledPeriod},
     time::{DurationNs, MonoNs},
 };
-
-/// Characters of a whole quota.
-const BAR: u64 = 10;
 
 /// Writes the periods; of more than `shown` the middle is left out.
 pub(super) fn write(out: &mut String, run: &CommandRun, shown: usize) -> Result {
@@ -44,7 +44,7 @@ pub(super) fn write(out: &mut String, run: &CommandRun, shown: usize) -> Result 
 }
 
 /// First half, what is left out, last half.
-fn split(periods: &[CommandPeriod], shown: usize) -> (&[CommandPeriod], &[CommandPeriod], &[CommandPeriod]) {
+fn split(periods: &[LevelledPeriod], shown: usize) -> (&[LevelledPeriod], &[LevelledPeriod], &[LevelledPeriod]) {
     if periods.len() <= shown {
         return (periods, &[], &[]);
     }
@@ -54,15 +54,15 @@ fn split(periods: &[CommandPeriod], shown: usize) -> (&[CommandPeriod], &[Comman
 }
 
 /// The timer rests while nothing runs: those periods are not counted by the kernel either.
-fn rest(out: &mut String, last: Option<MonoNs>, period: &CommandPeriod) -> Result {
+fn rest(out: &mut String, last: Option<MonoNs>, period: &LevelledPeriod) -> Result {
     match last.map(|last| period.period.start_ns.since(last)) {
         Some(rest) if rest != DurationNs::ZERO => writeln!(out, "      ... {} ms without use, not counted", ms(rest)),
         _ => Ok(()),
     }
 }
 
-fn line(out: &mut String, started: MonoNs, period: &CommandPeriod) -> Result {
-    let CommandPeriod { period, out: levels, out_wall_ns } = period;
+fn line(out: &mut String, started: MonoNs, period: &LevelledPeriod) -> Result {
+    let LevelledPeriod { period, out: levels, out_wall_ns } = period;
     let at = if period.start_ns >= started {
         ms(period.start_ns.since(started))
     } else {
@@ -73,7 +73,7 @@ fn line(out: &mut String, started: MonoNs, period: &CommandPeriod) -> Result {
     write!(
         out,
         "{at:>9} {} {:>5} {first:>5} {:>6} {:>6} {:>6} {:>9}{}",
-        bar(period.used_ns, period.quota_ns),
+        quota(period.used_ns, period.quota_ns),
         measured(period.used_ns),
         ms(*out_wall_ns),
         measured(period.held_wall_ns),
@@ -86,34 +86,4 @@ fn line(out: &mut String, started: MonoNs, period: &CommandPeriod) -> Result {
     }
     out.push_str(if period.complete { "\n" } else { " (not whole)\n" });
     Ok(())
-}
-
-/// Milliseconds; `?` = not measured.
-fn measured(length: Option<DurationNs>) -> String {
-    length.map_or_else(|| "?".to_owned(), ms)
-}
-
-/// The used part of the quota; `>` where more was used than a quota, `?` where it was not measured.
-fn bar(used: Option<DurationNs>, quota: Option<DurationNs>) -> String {
-    let Some(used) = used else { return format!("[{}]", "?".repeat(usize::try_from(BAR).unwrap_or(0))) };
-    let quota = quota.map_or(0, |quota| quota.0);
-    let tenths = (used.0 * BAR + quota / 2).checked_div(quota).unwrap_or(0);
-    let filled = tenths.min(BAR);
-    let end = if tenths > BAR { '>' } else { ']' };
-    let mark = |count, with: &str| with.repeat(usize::try_from(count).unwrap_or(0));
-    format!("[{}{}{end}", mark(filled, "#"), mark(BAR - filled, "."))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bar_is_a_quota_wide_and_shows_what_is_above_it() {
-        let bar = |used, quota| bar(Some(DurationNs(used)), Some(DurationNs(quota)));
-        assert_eq!(bar(0, 20), "[..........]");
-        assert_eq!(bar(9, 20), "[#####.....]");
-        assert_eq!(bar(20, 20), "[##########]");
-        assert_eq!(bar(22, 20), "[##########>");
-    }
 }

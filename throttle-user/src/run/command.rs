@@ -12,20 +12,16 @@ use super::{
     derive::{LevelLine, RawLimit, bracket, idle_while_held},
     environment::Environment,
     ledger::Kept,
+    levelled::{self, LevelledPeriod},
     need::Need,
     record::Ending,
 };
 use crate::{
     attribution::{Attribution, Shares},
-    cgroup::{CpuLimit, LevelName, Nesting},
+    cgroup::{CpuLimit, Nesting},
     event::{CgroupId, Event},
     time::{DurationNs, MonoNs},
-    timeline::{
-        Setting, Timeline,
-        interval::{Span, Spans},
-        period::{Activity, PeriodRecord, RELEASE_SLOP, records},
-        thread::Departure,
-    },
+    timeline::{Setting, Timeline, interval::Span, period::Activity, thread::Departure},
 };
 
 /// Version of [`CommandRun`] as JSON. Changes when a reader of the former would misread the latter.
@@ -141,7 +137,7 @@ pub struct CommandRun {
     /// Every thread, most throttled first.
     pub threads: Vec<ThreadRow>,
     /// Every period of the container in which its timer ran, in order.
-    pub periods: Vec<CommandPeriod>,
+    pub periods: Vec<LevelledPeriod>,
     /// Leaf first, with the kernel's counters; the readings also bracket what came after the main process's end.
     pub levels: Vec<LevelLine>,
     /// Records lost.
@@ -171,30 +167,6 @@ pub struct ThreadRow {
     /// Where that went.
     #[serde(flatten)]
     pub shares: Shares,
-}
-
-/// One period of the container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CommandPeriod {
-    /// As the container saw it.
-    #[serde(flatten)]
-    pub period: PeriodRecord,
-    /// Levels that were out of quota in it, in the order they ran out.
-    pub out: Vec<LevelOut>,
-    /// Time in which some level was out of quota on some CPU.
-    pub out_wall_ns: DurationNs,
-}
-
-/// A level that was out of quota in a period.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LevelOut {
-    /// Container or pod; absent = a group above.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub level: Option<LevelName>,
-    /// kernfs id.
-    pub cgroup_id: CgroupId,
-    /// From the period's start until some CPU was first out; 0 = since before, by a debt that the refill did not pay.
-    pub after_ns: DurationNs,
 }
 
 /// Derives everything from what was recorded.
@@ -260,7 +232,10 @@ pub fn explain(raw: RawCommand, timeline: &Timeline, setting: &Setting) -> Comma
         ),
         departures: timeline.departures(setting).into_iter().filter(|it| window.contains(it.at_ns)).collect(),
         threads,
-        periods: periods(&raw, timeline, setting, leaf, window),
+        periods: levelled::periods(begin, timeline, setting, leaf)
+            .into_iter()
+            .filter(|LevelledPeriod { period, .. }| period.end_ns > window.start && period.start_ns < window.end)
+            .collect(),
         levels,
         lost_events,
         untraced_events: timeline.untraced,
@@ -317,56 +292,6 @@ fn threads(
         (most(row.shares.throttled()), most(row.shares.on_cpu_ns), row.tid)
     });
     rows
-}
-
-fn periods(
-    raw: &RawCommand,
-    timeline: &Timeline,
-    setting: &Setting,
-    leaf: CgroupId,
-    window: Span,
-) -> Vec<CommandPeriod> {
-    records(timeline, setting, leaf)
-        .into_iter()
-        .filter(|period| period.end_ns > window.start && period.start_ns < window.end)
-        .map(|period| {
-            let throttles = throttles_in(timeline, setting.path(&leaf), Span::new(period.start_ns, period.end_ns));
-            let out_wall_ns = Spans::union(throttles.iter().map(|(_, span)| *span)).total();
-            CommandPeriod {
-                out: levels_out(raw, setting.path(&leaf), &throttles, period.start_ns),
-                out_wall_ns,
-                period,
-            }
-        })
-        .collect()
-}
-
-/// Throttles of a path inside a period. One of the period before that ends with this one's refill is not among them.
-fn throttles_in(timeline: &Timeline, path: &[CgroupId], period: Span) -> Vec<(CgroupId, Span)> {
-    let before_end = timeline.throttles.partition_point(|throttle| throttle.marked < period.end);
-    timeline.throttles[..before_end]
-        .iter()
-        .filter(|throttle| path.contains(&throttle.cgroup))
-        .map(|throttle| (throttle.cgroup, throttle.marked, throttle.span(timeline.end()).clip(period)))
-        .filter(|(_, marked, span)| {
-            !span.is_empty() && (*marked >= period.start || span.end > period.start + RELEASE_SLOP)
-        })
-        .map(|(cgroup, _, span)| (cgroup, span))
-        .collect()
-}
-
-fn levels_out(raw: &RawCommand, path: &[CgroupId], throttles: &[(CgroupId, Span)], start: MonoNs) -> Vec<LevelOut> {
-    let name = |id| raw.limit.begin.levels.iter().find(|level| level.cgroup_id == id).map(|level| level.level);
-    let mut out: Vec<LevelOut> = path
-        .iter()
-        .filter_map(|&cgroup_id| {
-            let own = throttles.iter().filter(|(cgroup, _)| *cgroup == cgroup_id);
-            let first = own.map(|(_, span)| span.start).min()?;
-            Some(LevelOut { level: name(cgroup_id), cgroup_id, after_ns: first.since(start) })
-        })
-        .collect();
-    out.sort_by_key(|level| level.after_ns);
-    out
 }
 
 #[expect(clippy::cast_precision_loss, reason = "ratios for display; operands are far below 2^53")]

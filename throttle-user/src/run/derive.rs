@@ -241,12 +241,8 @@ pub fn derive(head: &Head, raw: &RawLimit, events: Vec<Event>) -> Derived {
 /// Derives a limit's lines from its raw record and its timeline.
 #[must_use]
 pub fn explain(head: &Head, raw: &RawLimit, timeline: &Timeline, setting: &Setting) -> Derived {
-    let leaf = raw.begin.levels.first().map_or(CgroupId(0), |level| level.cgroup_id);
-    let attribution = Attribution::new(timeline, setting, &leaf);
-    let mut lines: Vec<RunLine> =
-        raw.spans.iter().map(|span| request_line(raw.begin.limit, span, &attribution)).collect();
     let window = bracket(raw, timeline);
-    let limit = limit_line(head, raw, timeline, setting, leaf, window, &mut lines);
+    let (mut lines, limit) = lines(head, raw, timeline, setting);
     lines.push(RunLine::Limit(Box::new(limit)));
     let periods = raw
         .begin
@@ -260,6 +256,16 @@ pub fn explain(head: &Head, raw: &RawLimit, timeline: &Timeline, setting: &Setti
         })
         .collect();
     Derived { lines, periods }
+}
+
+/// A line a request, in the order of the record, and the limit's.
+pub(super) fn lines(head: &Head, raw: &RawLimit, timeline: &Timeline, setting: &Setting) -> (Vec<RunLine>, LimitLine) {
+    let leaf = raw.begin.levels.first().map_or(CgroupId(0), |level| level.cgroup_id);
+    let attribution = Attribution::new(timeline, setting, &leaf);
+    let mut lines: Vec<RunLine> =
+        raw.spans.iter().map(|span| request_line(raw.begin.limit, span, &attribution)).collect();
+    let limit = limit_line(head, raw, timeline, setting, leaf, bracket(raw, timeline), &mut lines);
+    (lines, limit)
 }
 
 fn request_line(limit: CpuLimit, span: &RequestSpan, attribution: &Attribution<'_>) -> RunLine {

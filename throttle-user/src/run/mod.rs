@@ -21,6 +21,7 @@
 //! and keeps none.
 
 pub mod agree;
+pub mod closed;
 pub mod command;
 mod compare;
 pub mod derive;
@@ -28,15 +29,18 @@ pub mod environment;
 pub mod history;
 mod kernel_fs;
 pub mod ledger;
+pub mod levelled;
 mod lines;
 pub mod modelled;
 pub mod need;
 mod packed;
+pub mod picture;
 pub mod plan;
 pub mod record;
 pub mod spikes;
 pub mod store;
 pub mod summary;
+pub mod verdict;
 
 pub use ledger::Kept;
 pub use lines::{EventWriter, Lines};

@@ -389,6 +389,16 @@ impl RunDir {
         Ok((read.values, kept))
     }
 
+    /// A limit of the record together with its events.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn with_events(&self, mut raw: RawLimit) -> Result<(RawLimit, Vec<Event>), StoreError> {
+        let (events, kept) = self.read_events(raw.begin.limit)?;
+        raw.kept = kept;
+        Ok((raw, events))
+    }
+
     /// Writes a whole file: beside it first, then renamed over it, so that a reader never sees half.
     ///
     /// # Errors

@@ -6,11 +6,17 @@ use std::{fs, path::Path, sync::LazyLock};
 
 use tempfile::TempDir;
 use throttle_user::{
+    cgroup::LevelName,
     cgroup::{Bandwidth, Counters, Group, Version},
     event::Event,
     probe::{btf, decode::decode},
-    report::{markdown, table},
-    run::{RunDir, StoreError, derive::derive, summary::summarise},
+    report::{html, lanes, markdown, perfetto, table, timeline},
+    run::{
+        Head, RunDir, StoreError,
+        derive::derive,
+        picture::LimitPicture,
+        summary::{RunSummary, summarise},
+    },
 };
 
 /// Takes one input of a target.
@@ -101,21 +107,44 @@ pub(crate) fn run(bytes: &[u8]) {
     fs::write(raw.join("record.jsonl"), parts.next().unwrap_or_default()).expect("written");
     let mut report = || -> Result<String, StoreError> {
         let (dir, head) = RunDir::open(&path)?;
-        let mut derived = vec![];
+        let (mut derived, mut pictures) = (vec![], vec![]);
         for mut limit in dir.read_record(&head)? {
             let file = raw.join(format!("events-{}.jsonl.gz", limit.begin.limit));
             fs::write(file, compressed(parts.next().unwrap_or_default())).expect("written");
             let (events, kept) = dir.read_events(limit.begin.limit)?;
             limit.kept = kept;
-            derived.push(derive(&head, &limit, events));
+            derived.push(derive(&head, &limit, events.clone()));
+            pictures.push(LimitPicture::draw(&head, &limit, events));
         }
         let summary = summarise(&head, &derived);
         dir.write_json("summary.json", &summary)?;
+        draw(&head, &summary, &pictures);
         Ok(table::text(&summary) + &markdown::render(&head, &summary))
     };
     match report() {
         Ok(text) => assert!(!text.is_empty()),
         Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// Every picture of a run can be drawn, and lanes have no holes.
+fn draw(head: &Head, summary: &RunSummary, pictures: &[LimitPicture]) {
+    assert!(!timeline::run(pictures, &summary.not_run).is_empty());
+    assert!(html::page(head, summary, pictures).expect("it is JSON").ends_with("</html>\n"));
+    assert!(!perfetto::trace(pictures).is_empty());
+    for picture in pictures {
+        assert!(!timeline::limit(picture, LevelName::Container, None).is_empty());
+        lanes::svg(picture, lanes::Subject::Whole).expect("drawn");
+        for lane in &picture.threads {
+            let whole = lane.course.iter().try_fold(picture.window.start, |reached, stretch| {
+                (stretch.span.start == reached && stretch.span.end > reached).then_some(stretch.span.end)
+            });
+            assert!(picture.window.length().0 == 0 || whole == Some(picture.window.end), "{:?}", lane.course);
+        }
+        for request in &picture.requests {
+            assert!(!timeline::request(picture, request).is_empty());
+            lanes::svg(picture, lanes::Subject::Request(request)).expect("drawn");
+        }
     }
 }
 
