@@ -35,7 +35,7 @@ const TABLE: &[(&str, May)] = &[
     ("client", Only(&["request", "time"])),
     ("model", Only(&["timeline", "event", "request", "time", "stats"])),
     ("run", Only(&["timeline", "event", "attribution", "request", "cgroup", "time", "stats", "model"])),
-    ("report", Only(&["run", "request", "cgroup", "stats", "time"])),
+    ("report", Only(&["run", "node", "request", "cgroup", "stats", "time"])),
     ("cli", All),
 ];
 

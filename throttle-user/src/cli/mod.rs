@@ -19,6 +19,7 @@ mod spike;
 mod spikes;
 mod sweep;
 mod timeline;
+mod top;
 mod tui;
 
 use std::process::ExitCode;
@@ -47,6 +48,7 @@ enum Verb {
     Report(report::ReportArgs),
     Alert(alert::AlertArgs),
     Timeline(timeline::TimelineArgs),
+    Top(top::TopArgs),
     Serve(serve::ServeArgs),
     Load(load::LoadArgs),
     Spike(spike::SpikeArgs),
@@ -66,6 +68,7 @@ pub fn main() -> ExitCode {
         Verb::Report(args) => report::run(&args),
         Verb::Alert(args) => alert::run(&args),
         Verb::Timeline(args) => timeline::run(&args),
+        Verb::Top(args) => top::run(&args),
         Verb::Serve(args) => serve::run(&args),
         Verb::Load(args) => load::run(&args),
         Verb::Spike(args) => spike::run(&args),

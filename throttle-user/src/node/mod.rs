@@ -6,11 +6,14 @@
 //! - [`totals`]: counters of one cgroup since the observation began
 //! - [`census`]: the cgroups, each with its limit, its totals and, once it is gone, its time of grace
 //! - [`recent`]: the last periods of all cgroups, as many as fit
+//! - [`rates`]: what limits did over the last seconds
 
 pub mod census;
+pub mod rates;
 pub mod recent;
 pub mod totals;
 
 pub use census::{Bounds, Census, Member, Refused};
+pub use rates::{Rates, Wanted, rates};
 pub use recent::Recent;
 pub use totals::{Histogram, Totals};

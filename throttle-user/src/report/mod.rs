@@ -15,5 +15,6 @@ pub mod spikes;
 mod strips;
 pub mod table;
 pub mod timeline;
+pub mod top;
 pub mod tui;
 pub mod verdict;

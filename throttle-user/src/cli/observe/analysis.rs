@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// What the thread is told.
-pub(super) enum Told {
+pub(in crate::cli) enum Told {
     /// Records.
     Events(Vec<Event>),
     /// All records up to then were sent.
@@ -45,13 +45,13 @@ const APART: DurationNs = DurationNs::from_millis(100);
 const TURN: DurationNs = DurationNs::from_millis(100);
 
 /// The running thread.
-pub(super) struct Analysis {
+pub(in crate::cli) struct Analysis {
     sender: SyncSender<Told>,
     thread: JoinHandle<()>,
 }
 
 impl Analysis {
-    pub(super) fn start(exporter: Arc<Exporter>, counts_from: CountsFrom, cpus: u32) -> io::Result<Self> {
+    pub(in crate::cli) fn start(exporter: Arc<Exporter>, counts_from: CountsFrom, cpus: u32) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(QUEUE);
         let live = Live::new(counts_from, cpus, Patience::default());
         let thread =
@@ -60,7 +60,7 @@ impl Analysis {
     }
 
     /// Where the reader of the ring puts what it sees.
-    pub(super) fn sink(&self) -> impl FnMut(Seen) + Send + 'static + use<> {
+    pub(in crate::cli) fn sink(&self) -> impl FnMut(Seen) + Send + 'static + use<> {
         let sender = self.sender.clone();
         let mut batch: Vec<Event> = vec![];
         move |seen| {
@@ -82,11 +82,11 @@ impl Analysis {
         }
     }
 
-    pub(super) fn sender(&self) -> SyncSender<Told> {
+    pub(in crate::cli) fn sender(&self) -> SyncSender<Told> {
         self.sender.clone()
     }
 
-    pub(super) fn is_running(&self) -> bool {
+    pub(in crate::cli) fn is_running(&self) -> bool {
         !self.thread.is_finished()
     }
 }

@@ -3,10 +3,10 @@
 //! Four threads: one reads the ring buffer, one makes the timeline, one watches the tree of cgroups, and the main one answers requests
 //! and looks after the others.
 
-mod analysis;
+pub(super) mod analysis;
 mod figures;
 mod names;
-mod tree;
+pub(super) mod tree;
 
 use std::{
     net::SocketAddr,

@@ -31,23 +31,23 @@ const SETTLE: Duration = Duration::from_millis(20);
 const WALK: Duration = Duration::from_secs(10);
 
 /// Whom to tell.
-pub(super) struct Told {
-    pub(super) exporter: Arc<Exporter>,
-    pub(super) observer: Arc<Mutex<Option<Observer>>>,
-    pub(super) analysis: SyncSender<analysis::Told>,
+pub(in crate::cli) struct Told {
+    pub(in crate::cli) exporter: Arc<Exporter>,
+    pub(in crate::cli) observer: Arc<Mutex<Option<Observer>>>,
+    pub(in crate::cli) analysis: SyncSender<analysis::Told>,
     /// Paths below which threads are followed.
-    pub(super) tasks: Vec<String>,
+    pub(in crate::cli) tasks: Vec<String>,
 }
 
 /// The running thread.
-pub(super) struct TreeThread {
+pub(in crate::cli) struct TreeThread {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<(), WatchError>>>,
 }
 
 impl TreeThread {
     /// `there`: the groups there are; they are told before this returns.
-    pub(super) fn start(watch: Watch, there: &[Change], told: Told) -> io::Result<Self> {
+    pub(in crate::cli) fn start(watch: Watch, there: &[Change], told: Told) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         told.tell(there);
         told.exporter.state().walked = true;
@@ -59,7 +59,7 @@ impl TreeThread {
     }
 
     /// Why it ended, if it did.
-    pub(super) fn failed(&mut self) -> Option<anyhow::Error> {
+    pub(in crate::cli) fn failed(&mut self) -> Option<anyhow::Error> {
         let thread = self.thread.take_if(|thread| thread.is_finished())?;
         match thread.join() {
             Ok(Ok(())) => Some(anyhow!("the thread that watches ended")),
@@ -68,7 +68,7 @@ impl TreeThread {
         }
     }
 
-    pub(super) fn stop(&self) {
+    pub(in crate::cli) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
 }
