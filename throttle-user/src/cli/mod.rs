@@ -3,6 +3,7 @@
 //! Owns parsing and the way a verb ends. Verbs wire the library's modules together; what they decide is theirs, what
 //! they compute is the library's.
 
+mod ability;
 mod args;
 mod enter;
 mod exit;
@@ -25,7 +26,7 @@ pub use exit::{Exit, Failure, OrExit, Verdict};
 /// Observe CFS bandwidth throttling with eBPF and say where every request's wall time went.
 ///
 /// Exit codes: 0 done; 1 done, but something is not right (requests failed, counters disagree, events lost); 2 bad
-/// usage or bad input; 3 this machine cannot do it; 4 broke off midway, what was measured is kept; 130 interrupted,
+/// usage or bad input, or of `check`: nothing can be observed; 3 this machine cannot do it; 4 broke off midway, what was measured is kept; 130 interrupted,
 /// likewise kept.
 #[derive(Debug, Parser)]
 #[command(name = "throttle", version, max_term_width = 110)]

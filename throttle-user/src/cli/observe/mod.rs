@@ -111,14 +111,15 @@ async fn observe(args: &ObserveArgs, hierarchy: &Hierarchy, kernel: &KernelLayou
         ring_bytes: args.ring << 20,
         log: args.probe_log,
     };
-    let observer = Observer::start_seen(&plan, kernel, POLL, analysis.sink()).or_exit(Exit::CannotRun)?;
+    let observer = Observer::start_seen(&plan, kernel, hierarchy, POLL, analysis.sink()).or_exit(Exit::CannotRun)?;
     let since = now();
     // The other side has just been started.
     drop(analysis.sender().send(analysis::Told::Since(since)));
-    for missing in observer.missing() {
-        tell(format_args!("throttle observe: goes on without: {missing}"));
+    let lacks: Vec<String> = observer.lacks().collect();
+    for lack in &lacks {
+        tell(format_args!("throttle observe: {lack}"));
     }
-    exporter.state().own.missing = observer.missing().iter().map(ToString::to_string).collect();
+    exporter.state().own.missing = lacks;
     let observer = Arc::new(Mutex::new(Some(observer)));
     let told = tree::Told {
         exporter: Arc::clone(&exporter),

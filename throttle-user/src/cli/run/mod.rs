@@ -19,13 +19,13 @@ use procfs::Current;
 use signals::Signals;
 
 use super::{
+    ability::Ability,
     exit::{Exit, Failure, OrExit, Verdict, print, tell},
     limited::{LimitedArgs, not_observed},
 };
 use crate::{
     cgroup::{Bandwidth, CpuLimit, Hierarchy, ScratchPlan, remove_stale},
     event::Event,
-    probe::prerequisites,
     report::command::{Shown, text},
     run::{
         command::{CommandRun, RawCommand, derive},
@@ -111,14 +111,17 @@ async fn observed(
 ) -> Result<(RawCommand, Vec<Event>), Failure> {
     let hierarchy = Hierarchy::find().or_exit(Exit::CannotRun)?;
     not_observed(&hierarchy)?;
-    let kernel = prerequisites::kernel_layout(hierarchy.version).or_exit(Exit::CannotRun)?;
-    let environment = Environment::gather(&hierarchy, &kernel.facts);
+    let ability = Ability::find(&hierarchy).or_exit(Exit::CannotRun)?;
+    for lost in ability.lost().filter(|_| !args.quiet) {
+        tell(format_args!("throttle: {lost}"));
+    }
+    let environment = Environment::gather(&hierarchy, &ability.kernel.facts);
     for stale in remove_stale(&hierarchy).or_exit(Exit::CannotRun)? {
         tell(format_args!("throttle: left behind by process {}: {}", stale.owner.pid, stale.removal));
     }
     let stage = observe::Stage {
         hierarchy: &hierarchy,
-        kernel: &kernel,
+        kernel: &ability.kernel,
         plan,
         limit: args.limit,
         command: &args.command,

@@ -101,8 +101,9 @@ async fn ready(stage: &Stage<'_>, signals: &Signals) -> Result<Ready, Failure> {
     let unlimited = stage.plan.bandwidth.quota == Quota::Unlimited;
     let (sightings, seen) = sightings();
     let keeping = Keeping { most: stage.most_events, writer: None, on_task: Box::new(move |tid| sightings.tell(tid)) };
-    let recording = block_in_place(|| Recording::start(&scope, stage.kernel, unlimited, stage.probe_log, keeping))
-        .or_exit(Exit::CannotRun)?;
+    let recording =
+        block_in_place(|| Recording::start(&scope, stage.hierarchy, stage.kernel, unlimited, stage.probe_log, keeping))
+            .or_exit(Exit::CannotRun)?;
     signals.none_yet()?;
     let waiting =
         block_in_place(|| Waiting::start(scratch.container().path(), stage.command)).or_exit(Exit::CannotRun)?;
