@@ -5,6 +5,7 @@
 
 mod ability;
 mod args;
+mod check;
 mod enter;
 mod exit;
 mod interrupt;
@@ -40,11 +41,14 @@ enum Verb {
     Sweep(sweep::SweepArgs),
     Run(run::RunArgs),
     Observe(observe::ObserveArgs),
+    Check(check::CheckArgs),
     Report(report::ReportArgs),
     Serve(serve::ServeArgs),
     Load(load::LoadArgs),
     #[command(hide = true)]
     Enter(enter::EnterArgs),
+    #[command(hide = true, name = check::spin::SPIN)]
+    Spin,
 }
 
 /// Runs the program: parses the arguments, calls the verb, tells how it ended.
@@ -55,10 +59,12 @@ pub fn main() -> ExitCode {
         Verb::Sweep(args) => sweep::run(&args),
         Verb::Run(args) => run::run(&args),
         Verb::Observe(args) => observe::run(&args),
+        Verb::Check(args) => check::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Serve(args) => serve::run(&args),
         Verb::Load(args) => load::run(&args),
         Verb::Enter(args) => enter::run(&args),
+        Verb::Spin => check::spin::run(),
     };
     exit::conclude(verdict)
 }

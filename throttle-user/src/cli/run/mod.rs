@@ -16,7 +16,8 @@ use anyhow::Context;
 use clap::Args;
 use procfs::Current;
 
-use signals::Signals;
+pub(super) use observe::{Stage, run as observe};
+pub(super) use signals::Signals;
 
 use super::{
     ability::Ability,
@@ -119,7 +120,7 @@ async fn observed(
     for stale in remove_stale(&hierarchy).or_exit(Exit::CannotRun)? {
         tell(format_args!("throttle: left behind by process {}: {}", stale.owner.pid, stale.removal));
     }
-    let stage = observe::Stage {
+    let stage = Stage {
         hierarchy: &hierarchy,
         kernel: &ability.kernel,
         plan,
@@ -129,7 +130,7 @@ async fn observed(
         most_events: args.max_events.map_or_else(most_events, |most| usize::try_from(most).unwrap_or(usize::MAX)),
     };
     signals.none_yet()?;
-    observe::run(&stage, signals, environment).await
+    observe(&stage, signals, environment).await
 }
 
 /// As many events as fit in a quarter of the free memory with what is derived from them.

@@ -28,15 +28,15 @@ use crate::{
 };
 
 /// What is run, and on what.
-pub(super) struct Stage<'a> {
-    pub(super) hierarchy: &'a Hierarchy,
-    pub(super) kernel: &'a KernelLayout,
-    pub(super) plan: &'a ScratchPlan,
-    pub(super) limit: CpuLimit,
-    pub(super) command: &'a [OsString],
-    pub(super) probe_log: bool,
+pub(in crate::cli) struct Stage<'a> {
+    pub(in crate::cli) hierarchy: &'a Hierarchy,
+    pub(in crate::cli) kernel: &'a KernelLayout,
+    pub(in crate::cli) plan: &'a ScratchPlan,
+    pub(in crate::cli) limit: CpuLimit,
+    pub(in crate::cli) command: &'a [OsString],
+    pub(in crate::cli) probe_log: bool,
     /// Most events kept.
-    pub(super) most_events: usize,
+    pub(in crate::cli) most_events: usize,
 }
 
 /// Everything that is ready before the command starts.
@@ -51,7 +51,7 @@ struct Ready {
 }
 
 /// Runs the command; a failure before it starts has its own exit code, one after is [`Exit::BrokeOff`].
-pub(super) async fn run(
+pub(in crate::cli) async fn run(
     stage: &Stage<'_>,
     signals: &mut Signals,
     environment: Environment,
