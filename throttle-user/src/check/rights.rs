@@ -10,6 +10,8 @@ use crate::probe::prerequisites::{self, Held, Needed};
 pub struct Rights {
     /// Each capability that observing takes, and whether this process has it.
     pub capabilities: Vec<(Needed, Held)>,
+    /// Whether it may make cgroups where its user may not write.
+    pub overrides_permissions: bool,
     /// Limit on locked memory, bytes; `None` = could not be read. `u64::MAX` = none.
     pub locked_memory: Option<u64>,
     /// `kernel.unprivileged_bpf_disabled`
@@ -26,6 +28,7 @@ impl Rights {
     pub fn read() -> Self {
         Self {
             capabilities: prerequisites::held(),
+            overrides_permissions: prerequisites::overrides_permissions(),
             locked_memory: getrlimit(Resource::RLIMIT_MEMLOCK).ok().map(|(soft, _)| soft),
             unprivileged_bpf_disabled: sysctl("kernel.unprivileged_bpf_disabled"),
             bpf_stats: sysctl("kernel.bpf_stats_enabled"),
@@ -37,6 +40,15 @@ impl Rights {
     #[must_use]
     pub fn section(&self) -> Section {
         let mut facts: Vec<Fact> = self.capabilities.iter().map(|(needed, held)| capability(needed, *held)).collect();
+        // Whether it is needed, the self-test shows.
+        facts.push(Fact::plain(
+            "CAP_DAC_OVERRIDE",
+            if self.overrides_permissions {
+                "held; needed for scratch groups alone, where this user may not write"
+            } else {
+                "missing; scratch groups can be made where this user may write alone"
+            },
+        ));
         facts.push(self.locked_memory.map_or_else(
             || Fact::unknown("locked memory", "its limit counts before 5.11 only"),
             |bytes| Fact::plain("locked memory", format!("{}; counts before 5.11 only", limit(bytes))),
@@ -101,6 +113,7 @@ mod tests {
     fn rights() -> Rights {
         Rights {
             capabilities: prerequisites::NEEDED.iter().map(|&needed| (needed, Held::Itself)).collect(),
+            overrides_permissions: true,
             locked_memory: Some(RLIM_INFINITY),
             unprivileged_bpf_disabled: Some(2),
             bpf_stats: Some(0),

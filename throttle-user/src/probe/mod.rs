@@ -8,6 +8,7 @@ mod loss;
 pub mod observer;
 mod own;
 pub mod prerequisites;
+pub mod rights;
 
 pub use btf::{BtfError, KernelLayout};
 pub use error::ProbeError;

@@ -31,6 +31,7 @@ use crate::{
         load::{Loaded, Survey},
         loss::losses,
         own::{self, OwnName},
+        rights::{self, Kept},
     },
     time::{MonoNs, now},
 };
@@ -199,6 +200,21 @@ impl Observer {
     pub fn lacks(&self) -> impl Iterator<Item = String> + '_ {
         let hooks = self.hooks.iter().filter(|hook| hook.is_missing()).map(ToString::to_string);
         hooks.chain(self.unchecked.clone())
+    }
+
+    /// What became of each hook.
+    #[must_use]
+    pub fn hooks(&self) -> &[HookReport] {
+        &self.hooks
+    }
+
+    /// Whether maps that are open can be read by a thread without any capability. Before 5.19 the kernel asks for `CAP_BPF` each time
+    /// if `kernel.unprivileged_bpf_disabled` is set (`kernel/bpf/syscall.c`, `__sys_bpf`). Tried on a thread of its own.
+    #[must_use]
+    pub fn reads_without_rights(&self) -> bool {
+        let states = &self.states;
+        let read = || rights::give_up(Kept::Nothing).is_ok() && states.get(&0, 0).is_ok();
+        std::thread::scope(|scope| scope.spawn(read).join()).unwrap_or(false)
     }
 
     /// Why the probe could not be compared with this process's own cgroup, if it could not.

@@ -85,6 +85,13 @@ pub fn held() -> Vec<(Needed, Held)> {
     held_of(|capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false))
 }
 
+/// Whether the calling thread may write where its user may not: the root of a v1 hierarchy is a directory that not even its owner may
+/// write to, and only this makes a cgroup there.
+#[must_use]
+pub fn overrides_permissions() -> bool {
+    caps::has_cap(None, CapSet::Effective, Capability::CAP_DAC_OVERRIDE).unwrap_or(false)
+}
+
 /// Whether this binary has its eBPF object.
 #[must_use]
 pub fn is_built() -> bool {
