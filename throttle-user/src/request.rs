@@ -160,3 +160,48 @@ impl RequestSpan {
         self.received_ns.since(self.due_ns)
     }
 }
+
+/// One spike of a generator: work that is bounded by time and not by how much gets done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpikeSpan {
+    /// Number of the spike within its run, from 0.
+    pub spike: u64,
+    /// When the schedule wanted it to begin (`CLOCK_MONOTONIC`).
+    pub due_ns: MonoNs,
+    /// When the schedule wanted it to end, however late it began.
+    pub until_ns: MonoNs,
+    /// One entry a thread; never empty.
+    pub workers: Vec<WorkerSpan>,
+}
+
+impl SpikeSpan {
+    /// CPU time it would use on free CPUs without a limit: its length, for each thread.
+    #[must_use]
+    pub fn expected(&self) -> DurationNs {
+        DurationNs(self.until_ns.since(self.due_ns).0.saturating_mul(self.workers.len() as u64))
+    }
+
+    /// CPU time it used.
+    #[must_use]
+    pub fn consumed(&self) -> DurationNs {
+        self.workers.iter().map(|worker| worker.cpu_time_ns).sum()
+    }
+
+    /// Wall time its threads lost by starting late, summed over them.
+    #[must_use]
+    pub fn lost_to_late_starts(&self) -> DurationNs {
+        self.workers.iter().map(|worker| worker.started_ns.min(self.until_ns).since(self.due_ns)).sum()
+    }
+
+    /// How late the latest of its threads started.
+    #[must_use]
+    pub fn late(&self) -> DurationNs {
+        self.workers.iter().map(|worker| worker.started_ns.since(self.due_ns)).max().unwrap_or_default()
+    }
+
+    /// How long after the schedule's end the last of its threads noticed it: one that is held then does so when it runs again.
+    #[must_use]
+    pub fn overrun(&self) -> DurationNs {
+        self.workers.iter().map(|worker| worker.finished_ns.since(self.until_ns)).max().unwrap_or_default()
+    }
+}

@@ -11,8 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use throttle_user::cgroup::{
-    Bandwidth, BandwidthError, Counters, CpuLimit, DeltaError, Group, GroupError, Hierarchy, LevelName, Nesting,
-    Quietness, Quota, Removal, Scratch, ScratchError, ScratchPlan, Version, remove_stale, tree, wait_quiet,
+    Bandwidth, BandwidthError, Counters, CpuLimit, DeltaError, Group, GroupError, Hierarchy, Learned, LevelName,
+    Nesting, Quietness, Quota, Removal, Scratch, ScratchError, ScratchPlan, Version, phase, remove_stale, tree,
+    wait_quiet,
 };
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -360,4 +361,28 @@ fn kernel_a_tree_is_made_below_the_parent_asked_for_and_sees_the_limit_there() {
     drop(inner);
     let nowhere = ScratchPlan { parent: Some("/etc".into()), ..plan(Nesting::Flat, "200m") };
     assert!(matches!(Scratch::create(&hierarchy(), &nowhere), Err(ScratchError::Place(_))));
+}
+
+#[test]
+fn kernel_the_grid_of_a_period_is_learnt_from_the_counters() {
+    let _turn = one_at_a_time();
+    let tree = scratch(Nesting::Flat, "200m");
+    assert_eq!(phase::learn(tree.driver()).expect("read"), Learned::NoLimit);
+    let mut child = spinner(tree.container());
+    let learnt = [0; 3].map(|_| phase::learn(tree.container()).expect("read"));
+    child.kill().expect("killed");
+    child.wait().expect("reaped");
+    let [Learned::Phase(first), ..] = learnt else { panic!("{learnt:?}") };
+    assert_eq!(first.period.0, 100_000_000);
+    for again in learnt {
+        let Learned::Phase(again) = again else { panic!("{again:?}") };
+        // The grid is fixed: each time the same points, but for latency and what lies between two readings.
+        let off = (again.boundary.0 + 50_000_000 - first.boundary.0) % 100_000_000;
+        let slack = first.within.0 + again.within.0 + 2_000_000;
+        assert!(off.abs_diff(50_000_000) <= slack, "{first:?} {again:?}");
+    }
+    let quiet = wait_quiet(&[tree.container()], DEADLINE, || false).expect("read");
+    assert!(matches!(quiet, Quietness::Quiet { .. }), "{quiet:?}");
+    // The period may be as long as a second, and is waited for; a group in which nobody works has none.
+    assert_eq!(phase::learn(tree.container()).expect("read"), Learned::NoPeriods);
 }

@@ -311,7 +311,7 @@ fn events_of_a_limit_that_was_not_run_are_refused_by_name() {
 #[test]
 fn an_event_twice_is_refused_with_its_line() {
     let (_dir, run) = run_of(plan(), &whole());
-    let dir = RunDir::open(&run).expect("a run").0;
+    let dir = RunDir::open::<Head>(&run).expect("a run").0;
     let mut events = dir.events(LIMIT).expect("opened");
     for (line, text) in golden("jsonl").lines().enumerate() {
         let event: Event = serde_json::from_str(text).expect("an event");

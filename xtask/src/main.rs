@@ -1,5 +1,5 @@
-//! Developer commands: `cargo xtask setup`, `sweep`, `study`, `verify`, `test`, `image`, `trim-btf`, `vm-test`, `vm-sweep`. Parses, then
-//! calls one of them; a file a command.
+//! Developer commands: `cargo xtask setup`, `sweep`, `spikes`, `study`, `verify`, `test`, `image`, `trim-btf`, `vm-test`, `vm-sweep`.
+//! Parses, then calls one of them; a file a command.
 #![forbid(unsafe_code)]
 
 mod ability;
@@ -10,6 +10,7 @@ mod fuzz;
 mod image;
 mod interrupt;
 mod setup;
+mod spikes;
 mod study;
 mod sweep;
 mod test;
@@ -39,6 +40,8 @@ enum Task {
     Sweep(sweep::Options),
     /// Build a static binary and an OCI archive of it, for clusters.
     Image(image::Options),
+    /// Build with real eBPF and spike in steps (`throttle spikes`).
+    Spikes(spikes::Options),
     /// Run the study: the arms of results/PREREG.md, a folder each.
     Study(study::Options),
     /// Run the tests: formatting, lints, units, architecture, running kernel, other kernels in guests.
@@ -65,6 +68,7 @@ fn run(task: &Task) -> Result<ExitCode> {
         Task::Setup(options) => setup::run(options).map(|()| ExitCode::SUCCESS),
         Task::Sweep(options) => sweep::run(options).map(|()| ExitCode::SUCCESS),
         Task::Image(options) => image::run(options).map(|()| ExitCode::SUCCESS),
+        Task::Spikes(options) => spikes::run(options).map(|()| ExitCode::SUCCESS),
         Task::Study(options) => study::run(options),
         Task::Test(options) => test::run(options),
         Task::TrimBtf(options) => trim_btf::run(options).map(|()| ExitCode::SUCCESS),

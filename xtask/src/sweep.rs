@@ -19,15 +19,24 @@ pub(crate) struct Options {
     args: Vec<OsString>,
 }
 
-/// Returns only if something fails before the sweep: `exec(2)` puts the sweep in our place, so that Ctrl-C and the exit code are its own.
+/// Returns only if something fails before the sweep.
+///
+/// # Errors
+/// As [`become_verb`].
+pub(crate) fn run(options: &Options) -> Result<()> {
+    become_verb("sweep", &options.args)
+}
+
+/// Completes the toolchain, builds, and becomes a verb of `throttle`: `exec(2)` puts it in our place, so that Ctrl-C and the exit code
+/// are its own. Returns only if something fails before.
 ///
 /// # Errors
 /// The toolchain cannot be completed, the build fails, or the program cannot be started.
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn become_verb(verb: &str, args: &[OsString]) -> Result<()> {
     setup::run(&setup::Options {})?;
-    let mut sweep = Command::new(build()?);
-    sweep.arg("sweep").args(&options.args);
-    Err(sweep.exec()).with_context(|| format!("cannot start `{}`", line(&sweep)))
+    let mut program = Command::new(build()?);
+    program.arg(verb).args(args);
+    Err(program.exec()).with_context(|| format!("cannot start `{}`", line(&program)))
 }
 
 /// Builds `throttle` and returns where cargo put it, whatever the target directory is.

@@ -33,7 +33,7 @@ const TABLE: &[(&str, May)] = &[
     ("attribution", Only(&["timeline", "event", "request", "time"])),
     ("workload", Only(&["request", "time"])),
     ("client", Only(&["request", "time"])),
-    ("model", Only(&["timeline", "request", "time", "stats"])),
+    ("model", Only(&["timeline", "event", "request", "time", "stats"])),
     ("run", Only(&["timeline", "event", "attribution", "request", "cgroup", "time", "stats", "model"])),
     ("report", Only(&["run", "request", "cgroup", "stats", "time"])),
     ("check", Only(&["probe", "run", "cgroup", "event", "time"])),

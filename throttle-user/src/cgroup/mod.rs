@@ -11,6 +11,7 @@
 //! - [`tree`]: walking down from the mount, and up from a group; [`watch`]: the same as it changes
 //! - [`scratch`], [`stale`]: groups for one run, and those a killed run left
 //! - [`quiet`]: waiting until the period timers have stopped
+//! - [`phase`]: where a group's period grid lies
 
 pub mod bandwidth;
 pub mod counters;
@@ -18,6 +19,7 @@ pub mod group;
 pub mod hierarchy;
 pub mod limit;
 pub mod owner;
+pub mod phase;
 mod place;
 pub mod quiet;
 mod remove;
@@ -33,6 +35,7 @@ pub use group::{Group, GroupError, Members};
 pub use hierarchy::{Hierarchy, HierarchyError, Version};
 pub use limit::{CpuLimit, DEFAULT_PERIOD_US, LimitError, MIN_MILLICPU};
 pub use owner::Owner;
+pub use phase::{Learned, Phase};
 pub use place::PlaceError;
 pub use quiet::{Busy, Quietness, wait_quiet};
 pub use remove::{Left, Removal};

@@ -4,6 +4,7 @@
 //! they compute is the library's.
 
 mod ability;
+mod alert;
 mod args;
 mod check;
 mod enter;
@@ -16,6 +17,8 @@ mod recording;
 mod report;
 mod run;
 mod serve;
+mod spike;
+mod spikes;
 mod sweep;
 
 use std::process::ExitCode;
@@ -43,8 +46,11 @@ enum Verb {
     Observe(observe::ObserveArgs),
     Check(check::CheckArgs),
     Report(report::ReportArgs),
+    Alert(alert::AlertArgs),
     Serve(serve::ServeArgs),
     Load(load::LoadArgs),
+    Spike(spike::SpikeArgs),
+    Spikes(spikes::SpikesArgs),
     #[command(hide = true)]
     Enter(enter::EnterArgs),
     #[command(hide = true, name = check::spin::SPIN)]
@@ -61,8 +67,11 @@ pub fn main() -> ExitCode {
         Verb::Observe(args) => observe::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Report(args) => report::run(&args),
+        Verb::Alert(args) => alert::run(&args),
         Verb::Serve(args) => serve::run(&args),
         Verb::Load(args) => load::run(&args),
+        Verb::Spike(args) => spike::run(&args),
+        Verb::Spikes(args) => spikes::run(&args),
         Verb::Enter(args) => enter::run(&args),
         Verb::Spin => check::spin::run(),
     };

@@ -7,16 +7,20 @@ use clap::Args;
 
 use super::exit::{Exit, OrExit, Verdict, print};
 use crate::{
-    report::{figures, markdown, table},
+    cgroup::Nesting,
+    report::{figures, markdown, spike_map, spikes as spikes_report, table},
     run::{
         Head, RunDir, StoreError,
         derive::{Derived, RawLimit, derive},
+        spikes::{self, SpikesHead, derive::DerivedGroup, ledger::RawGroup, summary::SpikesSummary},
         summary::{RunSummary, summarise},
     },
 };
 
 /// Lines a request and a limit.
 pub(super) const RUNS: &str = "runs.jsonl";
+/// Lines a spike and a step.
+pub(super) const SPIKES: &str = "spikes.jsonl";
 /// Lines a period.
 pub(super) const PERIODS: &str = "periods.jsonl";
 const SUMMARY: &str = "summary.json";
@@ -40,6 +44,9 @@ pub(super) struct ReportArgs {
 
 /// Runs the verb.
 pub(super) fn run(args: &ReportArgs) -> Verdict {
+    if RunDir::kind(&args.dir).or_exit(Exit::BadInput)? == spikes::KIND {
+        return run_of_spikes(args);
+    }
     let (dir, head) = RunDir::open(&args.dir).or_exit(Exit::BadInput)?;
     let derived = rederive(&dir, &head).or_exit(Exit::BadInput)?;
     let summary = summarise(&head, &derived);
@@ -52,6 +59,44 @@ pub(super) fn run(args: &ReportArgs) -> Verdict {
     write_lines(&dir, &derived).or_exit(Exit::BrokeOff)?;
     write_derived(&head, &dir, &summary, &derived).or_exit(Exit::BrokeOff)?;
     Ok(if summary.is_right() { Exit::Done } else { Exit::NotRight })
+}
+
+fn run_of_spikes(args: &ReportArgs) -> Verdict {
+    let (dir, head) = RunDir::open::<SpikesHead>(&args.dir).or_exit(Exit::BadInput)?;
+    let of_group = |mut raw: RawGroup| {
+        let (events, kept) = dir.read_events(spikes::group_name(raw.nesting))?;
+        raw.kept = kept;
+        Ok((raw.nesting, spikes::derive::derive(&head, &raw, events)))
+    };
+    let groups =
+        dir.read_spikes(&head).and_then(|groups| groups.into_iter().map(of_group).collect::<Result<Vec<_>, _>>());
+    let groups = groups.or_exit(Exit::BadInput)?;
+    let summary = spikes::summary::summarise(&head, groups.iter().map(|(_, group)| group));
+    if args.json {
+        let text = serde_json::to_string_pretty(&summary).context("the summary as JSON").or_exit(Exit::BrokeOff)?;
+        print(format_args!("{text}\n"))?;
+    } else {
+        print(format_args!("{}", spikes_report::text(&summary)))?;
+    }
+    write_spikes(&head, &dir, &summary, &groups).or_exit(Exit::BrokeOff)?;
+    Ok(if summary.is_right() { Exit::Done } else { Exit::NotRight })
+}
+
+/// Writes everything derived of a run of spikes.
+pub(super) fn write_spikes(
+    head: &SpikesHead,
+    dir: &RunDir,
+    summary: &SpikesSummary,
+    groups: &[(Nesting, DerivedGroup)],
+) -> anyhow::Result<()> {
+    dir.write_lines(SPIKES, groups.iter().flat_map(|(_, group)| &group.lines))?;
+    dir.write_lines(PERIODS, groups.iter().flat_map(|(_, group)| &group.periods))?;
+    dir.write_json(SUMMARY, summary)?;
+    dir.write(REPORT, &spikes_report::markdown(head, summary))?;
+    for figure in spike_map::all(groups)? {
+        dir.write_figure(figure.name, &figure.svg)?;
+    }
+    Ok(())
 }
 
 /// Derives every limit of a run from its raw files.

@@ -1,14 +1,11 @@
-//! One thread under a chain of quotas, simulated step by step as the kernel accounts it.
+//! One piece of work of one thread under a chain of quotas: what is known at its start, and what becomes of it.
 //!
-//! Every level is charged the same CPU time, from a local pool that takes slices of the global one. A charge happens at
-//! the tick, so a level is found empty late and the excess is debt. All levels found empty at that charge are out; the
-//! thread goes on at the last of their refills (`kernel/sched/fair.c`: `account_cfs_rq_runtime`, `throttle_cfs_rq`,
-//! `distribute_cfs_runtime`, `return_cfs_rq_runtime`). Same inputs, same result. No other thread takes part.
+//! The accounting is in [`super::chain`].
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::bandwidth::Bandwidth;
-use crate::model::signed;
+use crate::model::chain::{Chain, Piece};
 use crate::time::DurationNs;
 
 /// One level at the start of the work.
@@ -95,145 +92,9 @@ pub struct Out {
 /// Runs `work` of CPU through the `levels`, in any order; none of them means no limit.
 #[must_use]
 pub fn simulate(work: DurationNs, levels: &[Level], charging: &Charging) -> Course {
-    let slice = charging.slice.map(|slice| signed(slice).max(1));
-    let tick = charging.tick.filter(|tick| tick.length > DurationNs::ZERO);
-    let mut queues: Vec<Queue> = levels.iter().map(Queue::new).collect();
-    let mut waits = Vec::new();
-    let mut left = signed(work);
-    let (mut now, mut charged) = (0, 0);
-    for queue in &mut queues {
-        queue.take(slice);
-    }
-    while left > 0 {
-        if queues.iter().any(|queue| queue.throttled) {
-            let (end, wait) = sit_out(now, &mut queues);
-            waits.push(wait);
-            (now, charged) = (end, end);
-            continue;
-        }
-        let refill = queues.iter().map(|queue| queue.next_refill).min().unwrap_or(i64::MAX);
-        let charge = match tick {
-            Some(tick) => next_tick(&tick, now),
-            None => queues.iter().map(|queue| charged + queue.until_empty(slice)).min().unwrap_or(i64::MAX),
-        };
-        let stop = (now + left).min(refill).min(charge);
-        left -= stop - now;
-        now = stop;
-        // Drawing as used means drawing from the pool of before the refill.
-        let charge_now = now == charge || (slice.is_none() && tick.is_none());
-        if charge_now {
-            queues.iter_mut().for_each(|queue| queue.local -= now - charged);
-            charged = now;
-        }
-        if charge_now && slice.is_none() {
-            queues.iter_mut().for_each(Queue::draw);
-        }
-        queues.iter_mut().filter(|queue| queue.next_refill == now).for_each(|queue| queue.refill(now));
-        if charge_now {
-            queues.iter_mut().for_each(|queue| queue.take(slice));
-        }
-    }
-    Course {
-        wall: unsigned(now),
-        waits,
-        throttled_periods: queues.iter().map(|queue| queue.throttled_periods).collect(),
-    }
-}
-
-/// One level's accounts on the thread's CPU, in ns; times from the start.
-struct Queue {
-    quota: i64,
-    period: i64,
-    burst: i64,
-    pool: i64,
-    local: i64,
-    next_refill: i64,
-    throttled: bool,
-    throttled_periods: u64,
-    refilled: i64,
-}
-
-impl Queue {
-    fn new(level: &Level) -> Self {
-        Self {
-            quota: signed(level.bandwidth.quota()),
-            period: signed(level.bandwidth.period()),
-            burst: signed(level.bandwidth.burst()),
-            pool: signed(level.pool),
-            local: signed(level.leftover),
-            next_refill: signed(level.to_refill),
-            throttled: false,
-            throttled_periods: 0,
-            refilled: 0,
-        }
-    }
-
-    /// Run time until a charge would find this level empty.
-    fn until_empty(&self, slice: Option<i64>) -> i64 {
-        if slice.is_some() { self.local } else { self.local + self.pool }
-    }
-
-    /// Without slices: what was used beyond the local pool comes from the global one.
-    fn draw(&mut self) {
-        self.grant(-self.local);
-    }
-
-    /// Replenishes an empty local pool up to a slice, and throttles if that fails.
-    fn take(&mut self, slice: Option<i64>) {
-        if self.local <= 0 {
-            self.grant(slice.unwrap_or(0) - self.local);
-            self.throttled = self.until_empty(slice) <= 0;
-        }
-    }
-
-    /// The period timer: tops the pool up, and pays a throttled queue's debt plus 1 ns if that lasts.
-    fn refill(&mut self, now: i64) {
-        self.pool = (self.pool + self.quota).min(self.quota + self.burst);
-        self.next_refill += self.period;
-        if self.throttled {
-            self.throttled_periods += 1;
-            self.grant(1 - self.local);
-            self.throttled = self.local <= 0;
-            self.refilled = now;
-        }
-    }
-
-    /// The group leaves the CPU for another level's sake: all but 1 ms goes back to the pool. (A child of a throttled
-    /// parent keeps its slice before 6.18, where the thread stays queued in it.)
-    fn give_back(&mut self) {
-        let excess = (self.local - signed(KEPT_LOCALLY)).max(0);
-        self.local -= excess;
-        self.pool += excess;
-    }
-
-    fn grant(&mut self, wanted: i64) {
-        let granted = wanted.min(self.pool).max(0);
-        self.pool -= granted;
-        self.local += granted;
-    }
-}
-
-/// Lets refills pass until no level is throttled any more.
-fn sit_out(start: i64, queues: &mut [Queue]) -> (i64, Wait) {
-    let out: Vec<usize> = (0..queues.len()).filter(|&level| queues[level].throttled).collect();
-    queues.iter_mut().filter(|queue| !queue.throttled).for_each(Queue::give_back);
-    let mut now = start;
-    while queues.iter().any(|queue| queue.throttled) {
-        now = queues.iter().map(|queue| queue.next_refill).min().unwrap_or(now);
-        queues.iter_mut().filter(|queue| queue.next_refill == now).for_each(|queue| queue.refill(now));
-    }
-    let out = out.into_iter().map(|level| Out { level, refilled: unsigned(queues[level].refilled) }).collect();
-    (now, Wait { start: unsigned(start), end: unsigned(now), out })
-}
-
-/// The first tick after `now`.
-fn next_tick(tick: &Tick, now: i64) -> i64 {
-    let (length, first) = (signed(tick.length), signed(tick.to_first));
-    if now < first { first } else { first + ((now - first) / length + 1) * length }
-}
-
-fn unsigned(ns: i64) -> DurationNs {
-    DurationNs(u64::try_from(ns).unwrap_or(0))
+    let mut chain = Chain::new(levels, charging);
+    let Piece { end, waits, .. } = chain.work(work);
+    Course { wall: end, waits, throttled_periods: chain.throttled_periods() }
 }
 
 #[cfg(test)]

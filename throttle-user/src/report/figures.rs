@@ -32,8 +32,8 @@ pub struct FigureError {
     why: String,
 }
 
-type Drawn = Result<(), Box<dyn std::error::Error>>;
-type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+pub(super) type Drawn = Result<(), Box<dyn std::error::Error>>;
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Draw = fn(&Area<'_>, &[Row<'_>]) -> Drawn;
 
 const SIZE: (u32, u32) = (760, 420);
@@ -48,7 +48,7 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(90, 90, 90),
     RGBColor(0, 0, 0),
 ];
-const TEXT: (&str, u32) = ("sans-serif", 16);
+pub(super) const TEXT: (&str, u32) = ("sans-serif", 16);
 
 /// All pictures of a run; none without answered requests.
 ///
@@ -67,7 +67,7 @@ pub fn all(summary: &RunSummary, derived: &[Derived]) -> Result<Vec<Figure>, Fig
     }
     let pictures: [(&'static str, Draw); 4] =
         [("latency.svg", latency), ("shares.svg", shares), ("cdf.svg", cdf), ("phase.svg", phase)];
-    pictures.into_iter().map(|(name, draw)| picture(name, draw, &rows)).collect()
+    pictures.into_iter().map(|(name, draw)| picture(name, |area| draw(area, &rows))).collect()
 }
 
 struct Row<'a> {
@@ -81,12 +81,13 @@ impl Row<'_> {
     }
 }
 
-fn picture(name: &'static str, draw: Draw, rows: &[Row<'_>]) -> Result<Figure, FigureError> {
+/// Draws one picture.
+pub(super) fn picture(name: &'static str, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Result<Figure, FigureError> {
     let mut svg = String::new();
     let drawn = {
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         let white = area.fill(&WHITE).map_err(Into::into);
-        white.and_then(|()| draw(&area, rows)).and_then(|()| area.present().map_err(Into::into))
+        white.and_then(|()| draw(&area)).and_then(|()| area.present().map_err(Into::into))
     };
     drawn.map_err(|why: Box<dyn std::error::Error>| FigureError { name, why: why.to_string() })?;
     Ok(Figure { name, svg: svg + "\n" })

@@ -4,4 +4,6 @@ pub mod command;
 pub mod figures;
 pub mod markdown;
 mod periods;
+pub mod spike_map;
+pub mod spikes;
 pub mod table;

@@ -17,13 +17,15 @@
 //! report.md                       the table and what it means
 //! ```
 //!
-//! A single command under a limit ([`command`]) is recorded with the same types, and keeps no folder.
+//! A run of spikes ([`spikes`]) keeps a folder as well. A single command under a limit ([`command`]) is recorded with the same types,
+//! and keeps none.
 
 pub mod agree;
 pub mod command;
 mod compare;
 pub mod derive;
 pub mod environment;
+pub mod history;
 mod kernel_fs;
 pub mod ledger;
 mod lines;
@@ -32,6 +34,7 @@ pub mod need;
 mod packed;
 pub mod plan;
 pub mod record;
+pub mod spikes;
 pub mod store;
 pub mod summary;
 
@@ -39,7 +42,7 @@ pub use ledger::Kept;
 pub use lines::{EventWriter, Lines};
 pub use plan::SweepPlan;
 pub use record::{Head, RawLine};
-pub use store::{RunDir, StoreError};
+pub use store::{RunDir, RunHead, StoreError};
 
 /// Version of every file of a run folder. Changes when a reader of the former would misread the latter.
 pub const SCHEMA: u32 = 1;

@@ -1,22 +1,24 @@
 //! A run's folder: written as things happen, readable at any moment, also after a kill.
 
 use std::{
+    fmt::Display,
     fs, io,
     path::{Path, PathBuf},
 };
 
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     SCHEMA,
     derive::RawLimit,
     kernel_fs,
-    ledger::{self, Kept},
+    ledger::{self, Kept, Wrong},
     lines::{EventWriter, Lines, read_lines},
     packed,
-    record::{Head, RawLine},
+    record::Head,
+    spikes::{self, SpikesHead, ledger::RawGroup},
 };
-use crate::{cgroup::CpuLimit, event::Event};
+use crate::event::Event;
 
 /// A run folder could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +93,16 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
+    /// A run of another kind.
+    #[error("{} is of a run of {found}, not of {wanted}", path.display())]
+    Kind {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        found: String,
+        /// What was to be read.
+        wanted: &'static str,
+    },
     /// There is a run already.
     #[error("{} holds a run already; name another folder with --out", path.display())]
     Taken {
@@ -152,6 +164,34 @@ const HEAD: &str = "run.json";
 const RECORD: &str = "raw/record.jsonl";
 const FIGURES: &str = "figures";
 
+/// What `run.json` holds of one kind of run.
+pub trait RunHead: Serialize + DeserializeOwned {
+    /// The kind, as `run.json` and people call it.
+    const KIND: &'static str;
+
+    /// What its files of events are called after.
+    fn event_names(&self) -> Vec<String>;
+}
+
+impl RunHead for Head {
+    const KIND: &'static str = SWEEP;
+
+    fn event_names(&self) -> Vec<String> {
+        self.plan.limits.iter().map(ToString::to_string).collect()
+    }
+}
+
+impl RunHead for SpikesHead {
+    const KIND: &'static str = spikes::KIND;
+
+    fn event_names(&self) -> Vec<String> {
+        self.plan.groups.iter().map(|&group| spikes::group_name(group).to_owned()).collect()
+    }
+}
+
+/// The kind of a run whose head names none.
+const SWEEP: &str = "sweep";
+
 /// A run's folder.
 #[derive(Clone, Debug)]
 pub struct RunDir {
@@ -163,7 +203,7 @@ impl RunDir {
     ///
     /// # Errors
     /// [`StoreError`]; a folder that already holds a run is refused.
-    pub fn create(path: &Path, head: &Head) -> Result<Self, StoreError> {
+    pub fn create<H: RunHead>(path: &Path, head: &H) -> Result<Self, StoreError> {
         if let Some(kind) = kernel_fs::holding(path) {
             return Err(StoreError::NoStorage { path: path.to_owned(), kind });
         }
@@ -187,12 +227,12 @@ impl RunDir {
     }
 
     /// Removes what a run with this head made, as long as nothing was recorded. Anything else in the folder stays.
-    pub fn discard(&self, head: &Head) {
+    pub fn discard<H: RunHead>(&self, head: &H) {
         if fs::metadata(self.file(RECORD)).is_ok_and(|record| record.len() > 0) {
             return;
         }
-        let events = head.plan.limits.iter().map(|&limit| event_file(limit));
-        let others = [RECORD, HEAD, "runs.jsonl", "periods.jsonl"].map(str::to_owned);
+        let events = head.event_names().into_iter().map(event_file);
+        let others = [RECORD, HEAD, "runs.jsonl", "spikes.jsonl", "periods.jsonl"].map(str::to_owned);
         for name in others.into_iter().chain(events) {
             let _ = fs::remove_file(self.file(&name));
         }
@@ -203,21 +243,40 @@ impl RunDir {
     /// Opens an existing run.
     ///
     /// # Errors
-    /// [`StoreError`] if there is none, or another version wrote it.
-    pub fn open(path: &Path) -> Result<(Self, Head), StoreError> {
+    /// [`StoreError`] if there is none, another version wrote it, or it is of another kind.
+    pub fn open<H: RunHead>(path: &Path) -> Result<(Self, H), StoreError> {
         let dir = Self { path: path.to_owned() };
         let file = dir.file(HEAD);
+        let (text, found) = dir.head()?;
+        if found != H::KIND {
+            return Err(StoreError::Kind { path: file, found, wanted: H::KIND });
+        }
+        // Not from the value: the text knows its lines.
+        let head = serde_json::from_slice(&text).map_err(|source| StoreError::json(&file, source.line(), &source))?;
+        Ok((dir, head))
+    }
+
+    /// The kind of a run ([`RunHead::KIND`]).
+    ///
+    /// # Errors
+    /// [`StoreError`] if there is none, or another version wrote it.
+    pub fn kind(path: &Path) -> Result<String, StoreError> {
+        Ok(Self { path: path.to_owned() }.head()?.1)
+    }
+
+    /// Text of the head, and what kind it says it is of.
+    fn head(&self) -> Result<(Vec<u8>, String), StoreError> {
+        let file = self.file(HEAD);
         let text = fs::read(&file).map_err(|source| StoreError::File { what: "read", path: file.clone(), source })?;
-        let bad = |source: serde_json::Error| StoreError::json(&file, source.line(), &source);
-        let value: serde_json::Value = serde_json::from_slice(&text).map_err(bad)?;
+        let value: serde_json::Value =
+            serde_json::from_slice(&text).map_err(|source| StoreError::json(&file, source.line(), &source))?;
         match value.get("schema").and_then(serde_json::Value::as_u64) {
             Some(found) if found == u64::from(SCHEMA) => {}
             Some(found) => return Err(StoreError::Schema { path: file, found }),
             None => return Err(StoreError::NoSchema { path: file }),
         }
-        // Not from the value: the text knows its lines.
-        let head = serde_json::from_slice(&text).map_err(bad)?;
-        Ok((dir, head))
+        let kind = value.get("kind").and_then(serde_json::Value::as_str).unwrap_or(SWEEP).to_owned();
+        Ok((text, kind))
     }
 
     /// The folder.
@@ -248,12 +307,12 @@ impl RunDir {
         Lines::append(path)
     }
 
-    /// Opens the event file of a limit.
+    /// Opens the event file of a limit, or of a group of spikes.
     ///
     /// # Errors
     /// [`StoreError::File`].
-    pub fn events(&self, limit: CpuLimit) -> Result<EventWriter, StoreError> {
-        EventWriter::create(self.file(&event_file(limit)))
+    pub fn events(&self, of: impl Display) -> Result<EventWriter, StoreError> {
+        EventWriter::create(self.file(&event_file(of)))
     }
 
     /// Reads the raw record, checked against the head and the files of events. A last line cut off by a kill is left out.
@@ -261,25 +320,42 @@ impl RunDir {
     /// # Errors
     /// [`StoreError`] names the line that cannot be.
     pub fn read_record(&self, head: &Head) -> Result<Vec<RawLimit>, StoreError> {
+        let limits = ledger::limits(head, self.raw_lines()?).map_err(|wrong| self.refused(wrong))?;
+        self.no_orphans(head, limits.len())?;
+        Ok(limits)
+    }
+
+    /// The same of a run of spikes.
+    ///
+    /// # Errors
+    /// [`StoreError`] names the line that cannot be.
+    pub fn read_spikes(&self, head: &SpikesHead) -> Result<Vec<RawGroup>, StoreError> {
+        let groups = spikes::ledger::groups(head, self.raw_lines()?).map_err(|wrong| self.refused(wrong))?;
+        self.no_orphans(head, groups.len())?;
+        Ok(groups)
+    }
+
+    fn raw_lines<T: DeserializeOwned>(&self) -> Result<Vec<T>, StoreError> {
         let path = self.file(RECORD);
         let Some((path, source)) = packed::open(&path)? else {
             return Err(StoreError::File { what: "read", path, source: io::ErrorKind::NotFound.into() });
         };
-        let lines = read_lines::<RawLine>(&path, source)?.values;
-        let limits = ledger::limits(head, lines).map_err(|wrong| match wrong.line {
-            Some(line) => StoreError::Order { path, line, what: wrong.what },
-            None => StoreError::Plan { path: self.file(HEAD), what: wrong.what },
-        })?;
-        self.no_orphans(head, &limits)?;
-        Ok(limits)
+        Ok(read_lines(&path, source)?.values)
     }
 
-    /// Every file of events belongs to a limit that was run, or to the one that was about to begin when the run ended.
-    fn no_orphans(&self, head: &Head, limits: &[RawLimit]) -> Result<(), StoreError> {
+    fn refused(&self, wrong: Wrong) -> StoreError {
+        match wrong.line {
+            Some(line) => StoreError::Order { path: self.file(RECORD), line, what: wrong.what },
+            None => StoreError::Plan { path: self.file(HEAD), what: wrong.what },
+        }
+    }
+
+    /// Every file of events belongs to one of those that were run, or to the one that was about to begin when the run ended.
+    fn no_orphans(&self, head: &impl RunHead, run: usize) -> Result<(), StoreError> {
         let raw = self.file("raw");
         let listed = fs::read_dir(&raw).and_then(Iterator::collect::<Result<Vec<_>, _>>);
         let listed = listed.map_err(|source| StoreError::File { what: "read", path: raw, source })?;
-        let begun = head.plan.limits.iter().take(limits.len() + 1).map(|&limit| self.file(&event_file(limit)));
+        let begun = head.event_names().into_iter().take(run + 1).map(|name| self.file(&event_file(name)));
         let known: Vec<PathBuf> = begun.flat_map(|path| [packed::packed(&path), path]).collect();
         let mut events: Vec<PathBuf> = listed.into_iter().map(|entry| entry.path()).collect();
         events.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("events-")));
@@ -290,12 +366,13 @@ impl RunDir {
         }
     }
 
-    /// Reads the events of a limit, and how many of them are there. A stream cut off by a kill yields what was written whole.
+    /// Reads the events of a limit, or of a group of spikes, and how many of them are there. A stream cut off by a kill yields
+    /// what was written whole.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn read_events(&self, limit: CpuLimit) -> Result<(Vec<Event>, Kept), StoreError> {
-        let Some((path, source)) = packed::open(&self.file(&event_file(limit)))? else {
+    pub fn read_events(&self, of: impl Display) -> Result<(Vec<Event>, Kept), StoreError> {
+        let Some((path, source)) = packed::open(&self.file(&event_file(of)))? else {
             return Ok((vec![], Kept::None));
         };
         let read = read_lines::<Event>(&path, source)?;
@@ -365,6 +442,6 @@ impl RunDir {
     }
 }
 
-fn event_file(limit: CpuLimit) -> String {
-    format!("raw/events-{limit}.jsonl.gz")
+fn event_file(of: impl Display) -> String {
+    format!("raw/events-{of}.jsonl.gz")
 }

@@ -445,7 +445,7 @@ proptest! {
         check_throttles(&timeline, &simulated.truth.throttles, gone)?;
         if matches!(plan.rules, Rules::AsyncQueued | Rules::Task) {
             for throttle in timeline.hierarchy.iter().filter(|throttle| throttle.complete) {
-                prop_assert!(simulated.truth.hierarchy.contains(throttle), "{throttle:?} lost {gone:?}");
+                prop_assert!(simulated.truth.hierarchy.contains(throttle), "{throttle:?} lost {gone:?}\n{:?}\n{}", simulated.truth.hierarchy, shown(&events));
             }
         }
         let of_whole = period_records(&simulated, &whole);

@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use serde::Serialize;
 
-use crate::time::{DurationNs, thread_cpu};
+use crate::time::{DurationNs, MonoNs, now, thread_cpu};
 
 /// CPU time of one full chunk.
 const CHUNK: DurationNs = DurationNs::from_micros(100);
@@ -81,7 +81,21 @@ impl Burner {
         }
         now - start
     }
+
+    /// Keeps the calling thread busy until an instant, in user mode but for the two readings of its clock (that of the wall has a
+    /// vDSO path), and returns the CPU time that took. A thread that does not run then notices when it runs again.
+    pub fn burn_until(&self, end: MonoNs) -> DurationNs {
+        let start = thread_cpu();
+        let iterations = iterations_for(GLANCE.0, self.calibration.iterations_per_us / 1e3);
+        while now() < end {
+            spin(iterations);
+        }
+        thread_cpu() - start
+    }
 }
+
+/// How long the loop that watches the wall clock runs between two looks.
+const GLANCE: DurationNs = DurationNs::from_micros(5);
 
 /// CPU time `work` takes on the calling thread, one clock reading included.
 fn cpu_of(work: impl FnOnce()) -> DurationNs {
@@ -149,6 +163,20 @@ mod tests {
     #[test]
     fn no_work_burns_nothing() {
         assert_eq!(Burner::calibrate().burn(DurationNs::ZERO), DurationNs::ZERO);
+    }
+
+    #[test]
+    fn burning_until_an_instant_ends_at_it_and_not_before() {
+        let burner = Burner::calibrate();
+        for _ in 0..10 {
+            let (begin, before) = (now(), thread_cpu());
+            let end = begin + DurationNs::from_millis(3);
+            let used = burner.burn_until(end);
+            let (wall, outside) = (now().since(begin), thread_cpu() - before);
+            assert!(wall >= DurationNs::from_millis(3));
+            assert!(used <= outside && used <= wall, "{used:?} of {outside:?} in {wall:?}");
+        }
+        assert!(burner.burn_until(MonoNs(0)) < DurationNs::from_millis(1), "an instant that has passed");
     }
 
     #[test]

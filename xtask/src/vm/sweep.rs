@@ -1,4 +1,4 @@
-//! `cargo xtask vm-sweep`: `throttle sweep` in one guest, and its run's folder out of it.
+//! `cargo xtask vm-sweep`: `throttle sweep`, or `throttle spikes`, in one guest, and its run's folder out of it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -30,9 +30,30 @@ pub(crate) struct Options {
     /// A guest that takes longer hangs.
     #[arg(long, value_name = "MINUTES", default_value_t = 30)]
     patience: u64,
-    /// For `throttle sweep` as they stand, but for --out (`throttle sweep --help` lists what it takes).
+    /// What to run there.
+    #[arg(long, value_enum, value_name = "VERB", default_value = "sweep")]
+    verb: Verb,
+    /// For the verb as they stand, but for --out (`throttle sweep --help` lists what it takes).
     #[arg(last = true, value_name = "ARGS")]
     args: Vec<String>,
+}
+
+/// A verb of `throttle` that leaves a run's folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Verb {
+    /// Limits and requests.
+    Sweep,
+    /// One limit and spikes.
+    Spikes,
+}
+
+impl Verb {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sweep => "sweep",
+            Self::Spikes => "spikes",
+        }
+    }
 }
 
 /// Sweeps, prints what the sweep printed, and ends with its exit code; 3 if this machine cannot run guests.
@@ -55,7 +76,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let scratch = folder.join("sweeps").join(&name);
     fs::create_dir_all(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
     let initramfs = scratch.join("initramfs.cpio");
-    fs::write(&initramfs, guest::root(&binaries, &[step(&options.args)], limit)?)
+    fs::write(&initramfs, guest::root(&binaries, &[step(options.verb, &options.args)], limit)?)
         .with_context(|| format!("cannot write {}", initramfs.display()))?;
 
     let _priority = Priority::take().inspect_err(|why| eprintln!("vm-sweep: without priority: {why:#}")).ok();
@@ -81,11 +102,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-fn step(args: &[String]) -> Step {
+fn step(verb: Verb, args: &[String]) -> Step {
     let words: Vec<String> = args.iter().map(|word| quoted(word)).collect();
     Step {
         name: STUDY.to_owned(),
-        command: format!("throttle sweep {} --out {RUN} > {STUDY}.printed", words.join(" ")),
+        command: format!("throttle {} {} --out {RUN} > {STUDY}.printed", verb.name(), words.join(" ")),
     }
 }
 
@@ -105,6 +126,7 @@ mod tests {
     fn arguments_reach_the_guests_sweep_word_by_word() {
         let words = ["--limits", "100m,none", "it's"].map(str::to_owned);
         let command = r"throttle sweep '--limits' '100m,none' 'it'\''s' --out run > sweep.printed";
-        assert_eq!(step(&words), Step { name: "sweep".to_owned(), command: command.to_owned() });
+        assert_eq!(step(Verb::Sweep, &words), Step { name: "sweep".to_owned(), command: command.to_owned() });
+        assert!(step(Verb::Spikes, &words).command.starts_with("throttle spikes '--limits' "));
     }
 }

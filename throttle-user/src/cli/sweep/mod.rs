@@ -109,7 +109,7 @@ async fn whole(
     not_observed(&hierarchy)?;
     let Ability { kernel, hooks } = Ability::find(&hierarchy).or_exit(Exit::CannotRun)?;
     let environment = Environment::gather(&hierarchy, &kernel.facts);
-    let out = args.out.clone().unwrap_or_else(|| default_out(&environment));
+    let out = args.out.clone().unwrap_or_else(|| default_out(&environment, "sweep"));
     let head = Head { schema: SCHEMA, plan, requirements: environment.requirements(&hooks), environment };
     let dir = RunDir::create(&out, &head).map_err(unwritable)?;
     for stale in remove_stale(&hierarchy).or_exit(Exit::CannotRun)? {
@@ -126,7 +126,7 @@ async fn whole(
 }
 
 /// A folder that cannot be written is bad input, unless it has no room, or this process may open no more files.
-fn unwritable(error: StoreError) -> Failure {
+pub(super) fn unwritable(error: StoreError) -> Failure {
     Failure::Told { exit: of_store(&error), error: error.into() }
 }
 
@@ -211,7 +211,7 @@ async fn sweep(bench: &Bench<'_>) -> Result<(Vec<Derived>, Option<Failure>), Fai
 }
 
 /// What an arm that could not begin means for the whole.
-fn exit_of(error: &anyhow::Error, is_first: bool) -> Exit {
+pub(super) fn exit_of(error: &anyhow::Error, is_first: bool) -> Exit {
     match (error.downcast_ref::<ScratchError>(), error.downcast_ref::<StoreError>()) {
         (Some(ScratchError::Place(_)), _) => Exit::BadInput,
         _ if !is_first => Exit::BrokeOff,
@@ -281,8 +281,8 @@ fn plan(args: &SweepArgs) -> anyhow::Result<SweepPlan> {
     })
 }
 
-/// `results/<date>-<kernel>-<version>-sweep`, with a number when that is taken.
-fn default_out(environment: &Environment) -> PathBuf {
+/// `results/<date>-<kernel>-<version>-<kind>`, with a number when that is taken.
+pub(super) fn default_out(environment: &Environment, kind: &str) -> PathBuf {
     let seconds = i64::try_from(ClockAnchor::take().realtime_ns / 1_000_000_000).unwrap_or(0);
     let date = jiff::Timestamp::from_second(seconds)
         .map_or_else(|_| "undated".to_owned(), |now| now.strftime("%Y-%m-%d").to_string());
@@ -290,7 +290,7 @@ fn default_out(environment: &Environment) -> PathBuf {
         Version::V1 => "v1",
         Version::V2 => "v2",
     };
-    let base = format!("{date}-{}-{version}-sweep", environment.kernel);
+    let base = format!("{date}-{}-{version}-{kind}", environment.kernel);
     let results = Path::new("results");
     let numbered = (2..).map(|number| results.join(format!("{base}-{number}")));
     std::iter::once(results.join(&base))

@@ -12,6 +12,8 @@ use crate::{
 /// A timer's entry is stamped after it looked at the list of throttled queues, at most this much.
 const LOOK: DurationNs = DurationNs::from_micros(20);
 
+/// A period timer runs within this of its point of the grid, as a rule.
+const LATE: DurationNs = DurationNs::from_micros(500);
 /// A remote call is carried out sooner than this, as a rule.
 pub(super) const CALL_TAKES: DurationNs = DurationNs::from_micros(200);
 /// A remote call that was not seen within this was not traced.
@@ -35,6 +37,14 @@ impl Grant {
             _ => None,
         }
     }
+}
+
+/// A grant whose call is still to come.
+#[derive(Clone, Copy)]
+pub(super) struct Given {
+    pub(super) at: MonoNs,
+    /// Something may be queued there, which the release passes on to the level above.
+    pub(super) holds: bool,
 }
 
 /// Grants and the calls that follow them, in order. The record of a call answers the last grant of its queue: a hypervisor may keep
@@ -90,7 +100,7 @@ impl LevelTracker<'_> {
             return changes;
         }
         let mut lapsed: Vec<_> =
-            self.granted.iter().filter(|(_, granted)| **granted + overdue < now).map(|(&key, _)| key).collect();
+            self.granted.iter().filter(|(_, given)| given.at + overdue < now).map(|(&key, _)| key).collect();
         lapsed.sort_unstable();
         for (level, cpu) in lapsed {
             self.clear(level, cpu, now, EndedBy::Later, &mut changes);
@@ -103,8 +113,16 @@ impl LevelTracker<'_> {
         self.lapse(end, CALL_TAKES)
     }
 
-    /// A timer lists all CPUs throttled at its entry: whatever was open before it looked and is not listed is over.
-    pub(super) fn unlisted(&mut self, run: &TimerRun, exit: MonoNs, listed: &[u32], changes: &mut Changes) {
+    /// A timer lists all CPUs throttled at its entry: whatever was open before it looked and is not listed is over. `due`: when it
+    /// should have run.
+    pub(super) fn unlisted(
+        &mut self,
+        run: &TimerRun,
+        exit: MonoNs,
+        listed: &[u32],
+        due: MonoNs,
+        changes: &mut Changes,
+    ) {
         if run.truncated || listed.len() != run.throttled_cpus as usize {
             return;
         }
@@ -112,10 +130,11 @@ impl LevelTracker<'_> {
             .open
             .range((run.cgroup, 0)..=(run.cgroup, u32::MAX))
             .filter(|((_, cpu), throttle)| !listed.contains(cpu) && throttle.marked + LOOK <= run.entry)
-            .map(|(&key, _)| key)
+            // It is not this run that ended it: something before it did, as a rule the one before its point of the grid.
+            .map(|(&key, throttle)| (key, if throttle.marked < due { due } else { run.entry }))
             .collect();
-        for (level, cpu) in over {
-            self.clear(level, cpu, run.entry.min(exit), EndedBy::Later, changes);
+        for ((level, cpu), by) in over {
+            self.clear(level, cpu, by.min(exit), EndedBy::Later, changes);
         }
     }
 
@@ -158,15 +177,23 @@ impl LevelTracker<'_> {
     /// When a throttle ended that an event shows over although nothing showed its end: at a grant whose remote call was not
     /// traced, or at a boundary whose timer run was not.
     pub(super) fn sooner(&self, throttle: &Throttle, granted: Option<MonoNs>, shown: MonoNs) -> (MonoNs, EndedBy) {
-        // While a CPU is throttled the timer is armed: it runs at every point of the grid.
-        let boundary = self.seen.get(&throttle.cgroup).filter(|grid| grid.period != DurationNs::ZERO).map(|grid| {
-            let from = throttle.marked.max(grid.point);
-            from + grid.to_next(from)
-        });
-        match (granted, boundary) {
-            (Some(granted), _) => (granted.min(shown), EndedBy::Grant),
-            (None, Some(due)) if due < shown => (due, EndedBy::Boundary),
-            _ => (shown, EndedBy::Later),
+        if let Some(granted) = granted {
+            return (granted.min(shown), EndedBy::Grant);
+        }
+        let Some(grid) = self.seen.get(&throttle.cgroup).filter(|grid| grid.period != DurationNs::ZERO) else {
+            return (shown, EndedBy::Later);
+        };
+        // While a CPU is throttled the timer is armed: it runs at every point of the grid, a little late.
+        let from = throttle.marked.max(grid.point);
+        let due = from + grid.to_next(from);
+        let before = MonoNs(due.0.saturating_sub(grid.period.0));
+        if due < shown {
+            (due, EndedBy::Boundary)
+        } else if before > grid.point && throttle.marked <= before + LATE {
+            // Marked between a point of the grid and its timer run, and over before the next point.
+            (throttle.marked, EndedBy::Boundary)
+        } else {
+            (shown, EndedBy::Later)
         }
     }
 
@@ -174,7 +201,8 @@ impl LevelTracker<'_> {
     /// been released since, though it was not traced.
     pub(in crate::timeline) fn granted_long_before(&self, leaf: CgroupId, cpu: u32, at: MonoNs) -> Option<MonoNs> {
         let held = self.setting.path(&leaf).iter().filter(|&&level| self.marked(level, cpu));
-        let grants: Option<Vec<MonoNs>> = held.map(|&level| self.granted.get(&(level, cpu)).copied()).collect();
+        let grants: Option<Vec<MonoNs>> =
+            held.map(|&level| self.granted.get(&(level, cpu)).map(|given| given.at)).collect();
         grants?.into_iter().max().filter(|&grant| grant + CALL_TAKES < at)
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     event::{CgroupId, Event, OnCpu, QueueState, What},
     time::MonoNs,
 };
-use ends::{CALL_OVERDUE, CALL_TAKES};
+use ends::{CALL_OVERDUE, CALL_TAKES, Given};
 pub(super) use ends::{Grant, Grants, answered};
 
 /// What is known of every level on every CPU.
@@ -24,7 +24,7 @@ pub(super) struct LevelTracker<'a> {
     setting: &'a Setting,
     open: BTreeMap<(CgroupId, u32), Throttle>,
     /// Grants seen for open throttles whose end on another CPU is still to come.
-    granted: HashMap<(CgroupId, u32), MonoNs>,
+    granted: HashMap<(CgroupId, u32), Given>,
     /// The last point of each period grid whose timer run was seen, and the distance of points.
     seen: HashMap<CgroupId, Grid>,
     /// Since when somebody suffers, and whether that instant is sure.
@@ -155,10 +155,10 @@ impl<'a> LevelTracker<'a> {
                     // No run was missed: what is over ended otherwise.
                     self.seen.insert(run.cgroup, grid);
                 }
-                self.unlisted(run, event.at, &ahead.listed, &mut changes);
+                self.unlisted(run, event.at, &ahead.listed, run.expires, &mut changes);
                 self.seen.insert(run.cgroup, grid);
             }
-            What::Slack(run) => self.unlisted(run, event.at, &ahead.listed, &mut changes),
+            What::Slack(run) => self.unlisted(run, event.at, &ahead.listed, run.entry, &mut changes),
             What::Migrate { .. } | What::Exit { .. } | What::Attach { .. } => {}
         }
         changes
@@ -169,7 +169,7 @@ impl<'a> LevelTracker<'a> {
         let setting = self.setting;
         for (distance, &level) in setting.path(&task.cgroup).iter().enumerate() {
             if task.levels.contains(distance) {
-                if self.granted.get(&(level, cpu)).is_some_and(|&granted| granted + CALL_TAKES < at) {
+                if self.granted.get(&(level, cpu)).is_some_and(|given| given.at + CALL_TAKES < at) {
                     // Released since by a call that was not traced, and out of quota again.
                     self.clear(level, cpu, at, EndedBy::Later, changes);
                 }
@@ -198,7 +198,8 @@ impl<'a> LevelTracker<'a> {
             self.clear(queue.cgroup, queue.cpu, at, queue.release.into(), changes);
         } else if queue.runtime_remaining > 0 {
             if !answered {
-                self.granted.insert((queue.cgroup, queue.cpu), at);
+                let holds = self.may_hold_one(queue.cgroup, queue.cpu);
+                self.granted.insert((queue.cgroup, queue.cpu), Given { at, holds });
             }
         } else {
             // Work in the kernel ate the grant before the call came (6.18).
@@ -223,7 +224,7 @@ impl<'a> LevelTracker<'a> {
         let Some(throttle) = self.open.remove(&(cgroup, cpu)) else { return };
         let granted = self.granted.remove(&(cgroup, cpu));
         let (at, by) = match by {
-            EndedBy::Later => self.sooner(&throttle, granted, at),
+            EndedBy::Later => self.sooner(&throttle, granted.map(|given| given.at), at),
             seen => (at, seen),
         };
         // Suffering may have been seen after the instant at which it must have ended: that instant was not seen.
@@ -234,7 +235,11 @@ impl<'a> LevelTracker<'a> {
         self.ended.insert((cgroup, cpu), at);
         self.done.push(Throttle { end: Some(at), ended_by: Some(by), complete, ..throttle });
         changes.cleared.push((cgroup, cpu));
-        if self.setting.counts_from == CountsFrom::Queued && throttle.start.is_some() {
+        // Who was queued at a grant may have been moved away since.
+        let held_one = || {
+            granted.filter(|_| by == EndedBy::Grant).map_or_else(|| self.may_hold_one(cgroup, cpu), |given| given.holds)
+        };
+        if self.setting.counts_from == CountsFrom::Queued && throttle.start.is_some() && held_one() {
             self.pass_on(cgroup, cpu, at);
         }
         let released: Vec<_> = self

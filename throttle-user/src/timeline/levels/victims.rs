@@ -41,11 +41,28 @@ impl LevelTracker<'_> {
 
     /// Somebody suffers in a level's queue on a CPU from the levels above that are marked there, the level itself among them.
     pub(super) fn suffers_since(&mut self, level: CgroupId, above: &[CgroupId], cpu: u32, at: MonoNs) {
-        let above: Vec<&Throttle> = above.iter().filter_map(|&above| self.open.get(&(above, cpu))).collect();
-        if let Some(held_since) = above.iter().map(|throttle| throttle.marked).min() {
-            let sure = above.iter().all(|throttle| throttle.complete) && self.first_victim(held_since, at);
+        let held: Vec<&Throttle> = above.iter().filter_map(|&above| self.open.get(&(above, cpu))).collect();
+        if let Some(held_since) = held.iter().map(|throttle| throttle.marked).min() {
+            let sure = held.iter().all(|throttle| throttle.complete) && self.first_held(held_since, above, cpu, at);
             self.suffering.entry((level, cpu)).or_insert((at, sure));
         }
+    }
+
+    /// Whether a victim at `at` is surely the first one of levels that hold a CPU since `held_since`. From 6.18 on it stays held, unshown,
+    /// when one of them takes over from another.
+    fn first_held(&self, mut held_since: MonoNs, levels: &[CgroupId], cpu: u32, at: MonoNs) -> bool {
+        if self.losses > 0 && self.setting.counts_from == CountsFrom::Task {
+            let before = |done: &&Throttle| done.cpu == cpu && levels.contains(&done.cgroup);
+            for done in self.done.iter().rev().filter(before) {
+                if done.end.is_some_and(|end| end >= held_since) {
+                    if !done.complete {
+                        return false;
+                    }
+                    held_since = held_since.min(done.marked);
+                }
+            }
+        }
+        self.first_victim(held_since, at)
     }
 
     /// A level's throttle on a CPU counts, if it did not before.
@@ -80,29 +97,34 @@ impl LevelTracker<'_> {
     /// `unthrottle_cfs_rq` and `enqueue_entity`).
     pub(super) fn pass_on(&mut self, cgroup: CgroupId, cpu: u32, at: MonoNs) {
         let setting = self.setting;
-        if !self.may_hold_one(cgroup, cpu) {
-            return;
-        }
-        let sure = self.sure_of(cgroup, cpu);
+        let sure = self.sure_of(cgroup, cpu) && (self.losses == 0 || self.holds_one(cgroup, cpu));
         for &above in setting.path(&cgroup).iter().skip(1) {
             if self.held(above, cpu) {
                 let from = at.max(self.relieved(above, cpu));
-                self.suffering.entry((above, cpu)).or_insert((from, sure));
+                let sure = sure && self.sure(above, cpu);
+                let suffering = self.suffering.entry((above, cpu)).or_insert((from, sure));
+                if from < suffering.0 {
+                    *suffering = (from, suffering.1 && sure);
+                }
             }
-            if let Some(throttle) = self.open.get_mut(&(above, cpu)) {
-                if throttle.start.is_none() {
-                    throttle.start = Some(at.max(throttle.marked));
+            // This release may be known only after others were seen to wait for the level above: then that one counts sooner.
+            let counts = |throttle: &mut Throttle| {
+                let from = at.max(throttle.marked);
+                if throttle.start.is_none_or(|start| start > from) {
+                    throttle.start = Some(from);
                     throttle.complete &= sure;
                 }
+            };
+            if let Some(throttle) = self.open.get_mut(&(above, cpu)) {
+                counts(throttle);
                 return;
             }
-            // This release may be known only now, and the level above be released before.
+            // Or even after the level above was released.
             let since = self.done.iter_mut().rev().skip(1).take_while(|done| done.end.is_some_and(|end| end > at));
             if let Some(throttle) =
                 since.filter(|done| (done.cgroup, done.cpu) == (above, cpu)).find(|done| done.marked <= at)
             {
-                throttle.start.get_or_insert(at);
-                throttle.complete &= sure;
+                counts(throttle);
                 return;
             }
         }
@@ -110,9 +132,14 @@ impl LevelTracker<'_> {
 
     /// Whether something is queued under a level on a CPU. Unless all who may be there are followed, and none was lost sight of,
     /// something may be.
-    fn may_hold_one(&self, level: CgroupId, cpu: u32) -> bool {
+    pub(super) fn may_hold_one(&self, level: CgroupId, cpu: u32) -> bool {
         let under = |leaf: &CgroupId| self.setting.path(leaf).contains(&level);
         let all_followed = self.setting.paths.keys().filter(|leaf| under(leaf)).all(|&leaf| self.setting.follows(leaf));
-        !all_followed || self.losses > 0 || self.queued.iter().any(|(leaf, on)| *on == cpu && under(leaf))
+        !all_followed || self.losses > 0 || self.holds_one(level, cpu)
+    }
+
+    /// Whether somebody who is followed is queued under a level on a CPU.
+    fn holds_one(&self, level: CgroupId, cpu: u32) -> bool {
+        self.queued.iter().any(|(leaf, on)| *on == cpu && self.setting.path(leaf).contains(&level))
     }
 }
