@@ -130,6 +130,9 @@ pub struct Config {
     pub unlimited: u32,
     /// Non-zero: the probe's own diagnostics go to aya-log.
     pub log: u32,
+    /// `task_struct.comm` of the observer's thread whose cgroup goes into the probe's `OWN` map, padded with zeros, as two
+    /// words in the machine's byte order. Thread numbers would not do: those of a pid namespace are not the kernel's.
+    pub own_name: [u64; 2],
 }
 
 /// Not observed.
@@ -147,6 +150,18 @@ pub mod learned {
     pub const SLACK_TIMER: u32 = 1;
     /// `rq.cfsb_csd.func`
     pub const CSD_UNTHROTTLE: u32 = 2;
+    /// Number of slots.
+    pub const SLOTS: u32 = 3;
+}
+
+/// Slots of the probe's `OWN` map: where the scheduler has the observer's own thread, as these offsets show it.
+pub mod own {
+    /// kernfs id of its cgroup; 0 in an autogroup, which belongs to no cgroup.
+    pub const GROUP: u32 = 0;
+    /// kernfs id of the cgroup above: an autogroup's is the root.
+    pub const PARENT: u32 = 1;
+    /// 1 once the other slots are filled.
+    pub const SEEN: u32 = 2;
     /// Number of slots.
     pub const SLOTS: u32 = 3;
 }

@@ -68,7 +68,7 @@ pub(crate) static LAYOUT: Layout = Layout {
 
 /// Switches of this observer, set by userspace before load and frozen.
 #[unsafe(no_mangle)]
-static CONFIG: Config = Config { default_detail: 0, idle: 0, unlimited: 0, log: 0 };
+static CONFIG: Config = Config { default_detail: 0, idle: 0, unlimited: 0, log: 0, own_name: [0; 2] };
 
 /// An offset out of [`LAYOUT`], read so that the compiler cannot fold the initial value in.
 macro_rules! offset {
@@ -123,6 +123,13 @@ impl Switches {
     pub(crate) fn log(&self) -> bool {
         // SAFETY: as in `offset!`.
         unsafe { core::ptr::read_volatile(&raw const CONFIG.log) != 0 }
+    }
+
+    /// See [`Config::own_name`].
+    #[inline(always)]
+    pub(crate) fn own_name(&self) -> [u64; 2] {
+        // SAFETY: as in `offset!`.
+        unsafe { core::ptr::read_volatile(&raw const CONFIG.own_name) }
     }
 }
 
@@ -394,12 +401,18 @@ impl<A: Access> Group<A> {
             if group.bandwidth::<u64>(offset!(bandwidth_quota)) != RUNTIME_INF {
                 return true;
             }
-            group = Self::new(load_pointer::<A>(group.pointer, offset!(tg_parent)));
+            group = group.parent();
             if group.pointer.is_null() {
                 return false;
             }
         }
         false
+    }
+
+    /// `task_group.parent`; null above the root.
+    #[inline(always)]
+    pub(crate) fn parent(self) -> Self {
+        Self::new(load_pointer::<A>(self.pointer, offset!(tg_parent)))
     }
 
     /// kernfs id: equals the inode of the cgroup's directory. 0 for an autogroup, which has no cgroup.

@@ -11,6 +11,7 @@ mod csd;
 mod emit;
 mod kernel;
 mod maps;
+mod own;
 mod queues;
 mod switch;
 mod timer;

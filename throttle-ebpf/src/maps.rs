@@ -5,7 +5,7 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, RingBuf},
 };
 use throttle_ebpf::{
-    config::{DETAIL_EDGES, DETAIL_TASKS, learned},
+    config::{DETAIL_EDGES, DETAIL_TASKS, learned, own},
     record::CpuState,
 };
 
@@ -26,6 +26,10 @@ pub(crate) static STATE: PerCpuArray<CpuState> = PerCpuArray::with_max_entries(1
 /// Function addresses learnt from a limited group's own timers: no kallsyms needed.
 #[map]
 pub(crate) static LEARNED: Array<u64> = Array::with_max_entries(learned::SLOTS, 0);
+
+/// The observer's own cgroup as the offsets show it.
+#[map]
+pub(crate) static OWN: Array<u64> = Array::with_max_entries(own::SLOTS, 0);
 
 /// Queues a running timer callback found throttled at entry; hard interrupts do not nest, so one per CPU is enough.
 #[map]

@@ -6,6 +6,7 @@
 
 pub mod attribution;
 pub mod cgroup;
+pub mod check;
 pub mod cli;
 pub mod client;
 pub mod event;

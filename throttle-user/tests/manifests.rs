@@ -17,6 +17,7 @@ use k8s_openapi::{
 };
 use serde::Deserialize as _;
 use serde_json::{Value, json};
+use throttle_user::probe::prerequisites;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests")
@@ -94,7 +95,9 @@ fn the_daemon_has_two_capabilities_and_one_folder_of_the_host_and_nothing_else()
     assert_eq!(context.read_only_root_filesystem, Some(true));
     let capabilities = context.capabilities.as_ref().expect("capabilities");
     assert_eq!(capabilities.drop, Some(vec!["ALL".to_owned()]));
-    assert_eq!(capabilities.add, Some(vec!["BPF".to_owned(), "PERFMON".to_owned()]));
+    // What the program itself says that it takes.
+    let needed = prerequisites::NEEDED.map(|needed| needed.name.trim_start_matches("CAP_").to_owned());
+    assert_eq!(capabilities.add.as_deref(), Some(&needed[..]));
     let volumes = pod.volumes.as_deref().expect("volumes");
     let paths: Vec<_> = volumes.iter().map(|volume| volume.host_path.as_ref().map(|host| host.path.as_str())).collect();
     assert_eq!(paths, [Some("/sys/fs/cgroup")]);

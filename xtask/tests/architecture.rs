@@ -36,6 +36,7 @@ const TABLE: &[(&str, May)] = &[
     ("model", Only(&["timeline", "event", "request", "time", "stats"])),
     ("run", Only(&["timeline", "event", "attribution", "request", "cgroup", "time", "stats", "model"])),
     ("report", Only(&["run", "node", "request", "cgroup", "stats", "time"])),
+    ("check", Only(&["probe", "run", "cgroup", "event", "time"])),
     ("cli", All),
 ];
 

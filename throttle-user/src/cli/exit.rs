@@ -17,6 +17,8 @@ pub enum Exit {
     NotRight,
     /// 2: bad usage or bad input.
     BadInput,
+    /// 2, of `check` alone: nothing can be observed on this machine.
+    CannotObserve,
     /// 3: this machine cannot do it: a privilege, a kernel feature or a controller is missing.
     CannotRun,
     /// 4: broke off midway; what was measured is kept.
@@ -34,7 +36,7 @@ impl Exit {
         match self {
             Self::Done => 0,
             Self::NotRight => 1,
-            Self::BadInput => 2,
+            Self::BadInput | Self::CannotObserve => 2,
             Self::CannotRun => 3,
             Self::BrokeOff => 4,
             Self::Interrupted => 130,
@@ -55,6 +57,16 @@ pub enum Failure {
     },
     /// Whoever read stdout has gone (`throttle … | head`): nothing to tell, and nobody to tell it to.
     StdoutClosed,
+}
+
+impl Failure {
+    /// What to tell, in one line.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Told { exit: _, error } => told(error),
+            Self::StdoutClosed => "stdout is closed".to_owned(),
+        }
+    }
 }
 
 /// What a verb returns.

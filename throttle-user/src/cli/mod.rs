@@ -3,8 +3,10 @@
 //! Owns parsing and the way a verb ends. Verbs wire the library's modules together; what they decide is theirs, what
 //! they compute is the library's.
 
+mod ability;
 mod alert;
 mod args;
+mod check;
 mod enter;
 mod exit;
 mod interrupt;
@@ -31,7 +33,7 @@ pub use exit::{Exit, Failure, OrExit, Verdict};
 /// Observe CFS bandwidth throttling with eBPF and say where every request's wall time went.
 ///
 /// Exit codes: 0 done; 1 done, but something is not right (requests failed, counters disagree, events lost); 2 bad
-/// usage or bad input; 3 this machine cannot do it; 4 broke off midway, what was measured is kept; 130 interrupted,
+/// usage or bad input, or of `check`: nothing can be observed; 3 this machine cannot do it; 4 broke off midway, what was measured is kept; 130 interrupted,
 /// likewise kept.
 #[derive(Debug, Parser)]
 #[command(name = "throttle", version, max_term_width = 110)]
@@ -45,6 +47,7 @@ enum Verb {
     Sweep(sweep::SweepArgs),
     Run(run::RunArgs),
     Observe(observe::ObserveArgs),
+    Check(check::CheckArgs),
     Report(report::ReportArgs),
     Alert(alert::AlertArgs),
     Timeline(timeline::TimelineArgs),
@@ -55,6 +58,8 @@ enum Verb {
     Spikes(spikes::SpikesArgs),
     #[command(hide = true)]
     Enter(enter::EnterArgs),
+    #[command(hide = true, name = check::spin::SPIN)]
+    Spin,
 }
 
 /// Runs the program: parses the arguments, calls the verb, tells how it ended.
@@ -65,6 +70,7 @@ pub fn main() -> ExitCode {
         Verb::Sweep(args) => sweep::run(&args),
         Verb::Run(args) => run::run(&args),
         Verb::Observe(args) => observe::run(&args),
+        Verb::Check(args) => check::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Alert(args) => alert::run(&args),
         Verb::Timeline(args) => timeline::run(&args),
@@ -74,6 +80,7 @@ pub fn main() -> ExitCode {
         Verb::Spike(args) => spike::run(&args),
         Verb::Spikes(args) => spikes::run(&args),
         Verb::Enter(args) => enter::run(&args),
+        Verb::Spin => check::spin::run(),
     };
     exit::conclude(verdict)
 }

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use super::exit::tell;
 use crate::{
     cgroup::{Counters, GroupError, Hierarchy, Quietness, Quota, Scratch, tree, wait_quiet},
     event::{CgroupId, Event, Losses, What},
@@ -90,6 +91,7 @@ impl Recording {
     /// Loads and attaches a probe whose events are kept.
     pub(super) fn start(
         scope: &Scope,
+        hierarchy: &Hierarchy,
         kernel: &KernelLayout,
         unlimited: bool,
         log: bool,
@@ -108,7 +110,7 @@ impl Recording {
         let kept = Arc::new(Mutex::new(Sink { writer, ..Sink::default() }));
         let sink = Arc::clone(&kept);
         let mut known = HashSet::new();
-        let observer = Observer::start(&plan, kernel, move |event| {
+        let observer = Observer::start(&plan, kernel, hierarchy, move |event| {
             for (task, is_new) in tasks(&event.what) {
                 if known.insert(task) || is_new {
                     on_task(task);
@@ -128,6 +130,9 @@ impl Recording {
                 kept.more += 1;
             }
         })?;
+        if let Some(why) = observer.unchecked() {
+            tell(format_args!("throttle: {why}"));
+        }
         Ok(Self { observer, kept })
     }
 

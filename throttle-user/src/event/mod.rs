@@ -3,11 +3,13 @@
 //! An [`Event`] is also what a run stores: one JSON object a line in `events-<limit>.jsonl.gz`. Field names are part of the
 //! stored schema ([`crate::run::SCHEMA`] versions it).
 
+mod hook;
 mod kernel;
 mod loss;
 
 use serde::{Deserialize, Serialize};
 
+pub use hook::{HookReport, HookState};
 pub use kernel::{Era, KernelFacts};
 pub use loss::{CpuLosses, Losses};
 

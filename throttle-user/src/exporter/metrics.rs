@@ -284,6 +284,9 @@ fn own(encoder: &mut DescriptorEncoder<'_>, state: &State, rows: &[Row<'_>]) -> 
         .encode_info(&[("version", env!("CARGO_PKG_VERSION"))])?;
     let programs = own.programs.iter().map(|program| ([("program", program.program.as_str())], 1.0));
     labelled(encoder, "program_attached", "eBPF programs that are attached", None, MetricType::Gauge, programs)?;
+    let lost = own.hooks.iter().map(|hook| ([("tracepoint", hook.tracepoint)], f64::from(u8::from(hook.is_missing()))));
+    let help = "1 for a tracepoint that would tell more on this kernel and cannot be used";
+    labelled(encoder, "hook_missing", help, None, MetricType::Gauge, lost)?;
     let cost = |of: fn(&(DurationNs, u64)) -> f64| {
         own.programs
             .iter()

@@ -91,7 +91,7 @@ async fn health(Shared(routes): Shared<Arc<Routes>>) -> Response {
 
 async fn ready(Shared(routes): Shared<Arc<Routes>>) -> Response {
     let state = routes.exporter.state();
-    verdict(state.unready(now()), state.names.degraded())
+    verdict(state.unready(now()), state.degraded())
 }
 
 /// `degraded`: what is worse than it could be, though not wrong.

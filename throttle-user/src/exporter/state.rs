@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::broadcast;
 
 use crate::{
-    event::Losses,
+    event::{HookReport, Losses},
     kubernetes::Pods,
     node::{Census, Recent},
     time::{DurationNs, MonoNs, now},
@@ -24,8 +24,10 @@ pub struct OwnFigures {
     pub since: Option<MonoNs>,
     /// Programs attached.
     pub programs: Vec<ProgramFigures>,
-    /// Tracepoints it does without, and why.
-    pub missing: Vec<String>,
+    /// What became of each tracepoint that it hooks into.
+    pub hooks: Vec<HookReport>,
+    /// What else is less than it could be, though not wrong.
+    pub lacks: Vec<String>,
     /// Records tried and lost; absent before the first account.
     pub losses: Option<Losses>,
     /// What went otherwise than it should in the timeline.
@@ -122,6 +124,14 @@ impl State {
             (silent > STUCK).then(|| format!("{what} has not moved for {} ms", silent.as_millis_f64().round()))
         };
         stuck("the timeline", self.analysed).or_else(|| stuck("the reader of the ring buffer", self.read_until))
+    }
+
+    /// What is less than it could be, though not wrong; `None` = nothing.
+    #[must_use]
+    pub fn degraded(&self) -> Option<String> {
+        let hooks = self.own.hooks.iter().filter(|hook| hook.is_missing()).map(ToString::to_string);
+        let all: Vec<String> = hooks.chain(self.own.lacks.iter().cloned()).chain(self.names.degraded()).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// What is still missing before what is told can be relied on; `None` = nothing.

@@ -2,9 +2,15 @@
 
 pub mod btf;
 pub mod decode;
+mod error;
+mod load;
 mod loss;
 pub mod observer;
+mod own;
 pub mod prerequisites;
+pub mod rights;
 
 pub use btf::{BtfError, KernelLayout};
-pub use observer::{Detail, Observer, ObserverPlan, ProbeError};
+pub use error::ProbeError;
+pub use load::{Survey, survey};
+pub use observer::{Detail, Observer, ObserverPlan};

@@ -11,20 +11,28 @@ use std::{
 };
 
 use aya::{
-    Btf, Ebpf, EbpfLoader,
+    Ebpf,
     maps::{HashMap, MapData, PerCpuArray, RingBuf},
-    programs::{BtfTracePoint, Program, ProgramError, tp_btf::BtfTracePointLink},
+    programs::Program,
 };
 use aya_log::EbpfLogger;
 use throttle_ebpf::{
-    config::{Config, DETAIL_EDGES, DETAIL_NONE, DETAIL_TASKS},
+    config::{DETAIL_EDGES, DETAIL_NONE, DETAIL_TASKS},
     record::CpuState,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
-    event::{CgroupId, Event, Losses},
-    probe::{KernelLayout, decode::decode, loss::losses},
+    cgroup::Hierarchy,
+    event::{CgroupId, Event, HookReport, Losses},
+    probe::{
+        KernelLayout, ProbeError,
+        decode::decode,
+        load::{Loaded, Survey},
+        loss::losses,
+        own::{self, OwnName},
+        rights::{self, Kept},
+    },
     time::{MonoNs, now},
 };
 
@@ -40,7 +48,7 @@ pub enum Detail {
 }
 
 impl Detail {
-    fn wire(self) -> u32 {
+    pub(super) fn wire(self) -> u32 {
         match self {
             Self::None => DETAIL_NONE,
             Self::Edges => DETAIL_EDGES,
@@ -66,67 +74,25 @@ pub struct ObserverPlan {
     pub log: bool,
 }
 
+impl Default for ObserverPlan {
+    /// Nothing is recorded.
+    fn default() -> Self {
+        Self {
+            groups: vec![],
+            unlisted: Detail::None,
+            idle: false,
+            unlimited: false,
+            ring_bytes: RING_BYTES,
+            log: false,
+        }
+    }
+}
+
 /// Default size of the ring buffer: half a second of two CPUs at 200,000 records a second each.
 pub const RING_BYTES: u32 = 16 << 20;
 
 /// How often the reader looks: the ring holds far more than this.
 const POLL: Duration = Duration::from_millis(4);
-
-/// Why the probe could not be started or read.
-#[derive(Debug, thiserror::Error)]
-pub enum ProbeError {
-    /// The object was refused.
-    #[error("the eBPF object could not be loaded: {0}")]
-    Load(#[source] Box<aya::EbpfError>),
-    /// The kernel's BTF could not be read by the loader.
-    #[error("the kernel's BTF could not be read: {0}")]
-    Btf(#[from] aya::BtfError),
-    /// A program was refused or could not be attached.
-    #[error("tracepoint {tracepoint} could not be {step}: {source}")]
-    Program {
-        /// Tracepoint.
-        tracepoint: &'static str,
-        /// "loaded" or "attached".
-        step: &'static str,
-        /// What the kernel said, with the verifier's log.
-        source: Box<ProgramError>,
-    },
-    /// A map could not be used.
-    #[error("map {map} of the eBPF object could not be used: {source}")]
-    Map {
-        /// Map.
-        map: &'static str,
-        /// What the kernel said.
-        source: Box<aya::maps::MapError>,
-    },
-    /// The object lacks something this program expects.
-    #[error("the eBPF object has no {0}: it was built from another version of this program")]
-    Foreign(&'static str),
-    /// The reader thread is gone.
-    #[error("the thread that reads the ring buffer ended early")]
-    Reader,
-}
-
-/// A program of the object and the tracepoint it belongs to.
-type Attachment = (&'static str, &'static str);
-
-/// Attached in this order, before the switch: all others are there for what a switch starts.
-const PROGRAMS: [Attachment; 6] = [
-    ("hrtimer_expire_entry", "hrtimer_expire_entry"),
-    ("hrtimer_expire_exit", "hrtimer_expire_exit"),
-    ("sched_wakeup", "sched_wakeup"),
-    ("sched_wakeup_new", "sched_wakeup_new"),
-    ("sched_migrate_task", "sched_migrate_task"),
-    ("sched_process_exit", "sched_process_exit"),
-];
-/// Only from 6.5 on.
-const CSD_PROGRAMS: [Attachment; 2] =
-    [("csd_function_entry", "csd_function_entry"), ("csd_function_exit", "csd_function_exit")];
-/// Without it, a thread that leaves a watched group is seen to have left only if the group it goes to is watched as well.
-const ATTACH: Attachment = ("cgroup_attach_task", "cgroup_attach_task");
-/// By the position of `prev` among the arguments.
-const SWITCH: Attachment = ("sched_switch", "sched_switch");
-const SWITCH_STATE_FIRST: Attachment = ("sched_switch_state_first", "sched_switch");
 
 /// What the reader hands on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,33 +106,34 @@ pub enum Seen {
 
 /// A running observer. Dropping it detaches everything.
 pub struct Observer {
-    ebpf: Ebpf,
+    /// Programs stay attached for as long as it is there; maps outlive it.
+    ebpf: Option<Ebpf>,
     groups: HashMap<MapData, u64, u32>,
     states: PerCpuArray<MapData, [u64; STATE_WORDS]>,
-    /// What attaches the programs; dropping one detaches its program.
-    links: Vec<BtfTracePointLink>,
     stop: Arc<AtomicBool>,
     /// Records read and not understood.
     undecoded: Arc<AtomicU64>,
     reader: Option<JoinHandle<()>>,
-    /// What could not be attached although it was wanted, and why; the observer does without.
-    missing: Vec<ProbeError>,
+    hooks: Vec<HookReport>,
+    unchecked: Option<String>,
 }
 
 const STATE_WORDS: usize = size_of::<CpuState>() / size_of::<u64>();
 
 impl Observer {
-    /// Loads, attaches and starts reading; every event is handed to `sink` on the reader's thread, in ring order: ordered
-    /// for each CPU, nearly ordered across CPUs.
+    /// Loads, checks that the probe sees this process in its own cgroup, attaches and starts reading; every event is handed to
+    /// `sink` on the reader's thread, in ring order: ordered for each CPU, nearly ordered across CPUs. Optional hooks that cannot
+    /// be attached are left out, see [`Observer::lacks`].
     ///
     /// # Errors
-    /// [`ProbeError`] names the tracepoint or map and what the kernel said.
+    /// [`ProbeError`] names the tracepoint or map and what the kernel said; [`ProbeError::WrongOffsets`] if the check fails.
     pub fn start(
         plan: &ObserverPlan,
         kernel: &KernelLayout,
+        hierarchy: &Hierarchy,
         mut sink: impl FnMut(Event) + Send + 'static,
     ) -> Result<Self, ProbeError> {
-        Self::start_seen(plan, kernel, POLL, move |seen| match seen {
+        Self::start_seen(plan, kernel, hierarchy, POLL, move |seen| match seen {
             Seen::Event(event) => sink(event),
             Seen::UpTo(_) => {}
         })
@@ -180,40 +147,23 @@ impl Observer {
     pub fn start_seen(
         plan: &ObserverPlan,
         kernel: &KernelLayout,
+        hierarchy: &Hierarchy,
         poll: Duration,
         sink: impl FnMut(Seen) + Send + 'static,
     ) -> Result<Self, ProbeError> {
-        let config = Config {
-            default_detail: plan.unlisted.wire(),
-            idle: plan.idle.into(),
-            unlimited: plan.unlimited.into(),
-            log: plan.log.into(),
-        };
-        let mut ebpf = EbpfLoader::new()
-            .override_global("LAYOUT", kernel.layout.as_bytes(), true)
-            .override_global("CONFIG", config.as_bytes(), true)
-            .override_global("AYA_LOG_LEVEL", &u8::from(plan.log).wrapping_mul(u8::MAX), false)
-            .map_max_entries("EVENTS", plan.ring_bytes)
-            .load(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/throttle-probe")))
-            .map_err(|error| ProbeError::Load(Box::new(error)))?;
-        let btf = Btf::from_sys_fs()?;
-        let mut groups = map(&mut ebpf, "GROUPS", HashMap::try_from)?;
-        let states = map(&mut ebpf, "STATE", PerCpuArray::try_from)?;
-        let events = map(&mut ebpf, "EVENTS", RingBuf::try_from)?;
+        let name = OwnName::new();
+        let mut loaded = Loaded::load(plan, kernel, name)?;
+        let unchecked = own::check(&mut loaded, hierarchy, name)?.err();
+        let mut groups = map(&mut loaded.ebpf, "GROUPS", HashMap::try_from)?;
+        let states = map(&mut loaded.ebpf, "STATE", PerCpuArray::try_from)?;
+        let events = map(&mut loaded.ebpf, "EVENTS", RingBuf::try_from)?;
         for &(id, detail) in &plan.groups {
             insert(&mut groups, id, detail)?;
         }
-        let logger = plan.log.then(|| EbpfLogger::init(&mut ebpf).ok()).flatten();
-        let csd = CSD_PROGRAMS.iter().filter(|_| kernel.facts.csd_tracepoints);
-        let switch = if kernel.switch_prev_arg == 2 { SWITCH_STATE_FIRST } else { SWITCH };
-        let mut links = Vec::new();
-        for &attachment in csd.chain(&PROGRAMS).chain([&switch]) {
-            links.push(attach(&mut ebpf, attachment, &btf)?);
-        }
-        let mut missing = Vec::new();
-        match attach(&mut ebpf, ATTACH, &btf) {
-            Ok(link) => links.push(link),
-            Err(error) => missing.push(error),
+        let logger = plan.log.then(|| EbpfLogger::init(&mut loaded.ebpf).ok()).flatten();
+        let Survey { hooks, broken } = loaded.attach(kernel);
+        if let Some(error) = broken {
+            return Err(error);
         }
         let stop = Arc::new(AtomicBool::new(false));
         let undecoded = Arc::new(AtomicU64::new(0));
@@ -224,8 +174,9 @@ impl Observer {
                 let undecoded = Arc::clone(&undecoded);
                 move || read(events, logger, &stop, poll, &undecoded, sink)
             })
-            .map_err(|_| ProbeError::Reader)?;
-        Ok(Self { ebpf, groups, states, links, stop, undecoded, reader: Some(reader), missing })
+            .map_err(|source| ProbeError::Thread { thread: "ring".into(), source })?;
+        let ebpf = Some(loaded.ebpf);
+        Ok(Self { ebpf, groups, states, stop, undecoded, reader: Some(reader), hooks, unchecked })
     }
 
     /// Changes what is recorded of a cgroup.
@@ -244,18 +195,32 @@ impl Observer {
         self.groups.remove(&id.0).map_err(|source| ProbeError::Map { map: "GROUPS", source: Box::new(source) })
     }
 
-    /// Optional tracepoints that could not be attached, and why.
-    #[must_use]
-    pub fn missing(&self) -> &[ProbeError] {
-        &self.missing
+    /// What this observer does without, each with what is lost: optional hooks, and the comparison with its own cgroup where that is
+    /// out of sight.
+    pub fn lacks(&self) -> impl Iterator<Item = String> + '_ {
+        let hooks = self.hooks.iter().filter(|hook| hook.is_missing()).map(ToString::to_string);
+        hooks.chain(self.unchecked.clone())
     }
 
-    /// Names of the attached programs.
+    /// What became of each hook.
     #[must_use]
-    pub fn programs(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.ebpf.programs().map(|(name, _)| name.to_owned()).collect();
-        names.sort();
-        names
+    pub fn hooks(&self) -> &[HookReport] {
+        &self.hooks
+    }
+
+    /// Whether maps that are open can be read by a thread without any capability. Before 5.19 the kernel asks for `CAP_BPF` each time
+    /// if `kernel.unprivileged_bpf_disabled` is set (`kernel/bpf/syscall.c`, `__sys_bpf`). Tried on a thread of its own.
+    #[must_use]
+    pub fn reads_without_rights(&self) -> bool {
+        let states = &self.states;
+        let read = || rights::give_up(Kept::Nothing).is_ok() && states.get(&0, 0).is_ok();
+        std::thread::scope(|scope| scope.spawn(read).join()).unwrap_or(false)
+    }
+
+    /// Why the probe could not be compared with this process's own cgroup, if it could not.
+    #[must_use]
+    pub fn unchecked(&self) -> Option<&str> {
+        self.unchecked.as_deref()
     }
 
     /// Detaches, reads what is left and stops. Every record written before the call has been handed to the sink when it
@@ -265,7 +230,7 @@ impl Observer {
     /// If the reader or the account of losses is gone.
     pub fn stop(mut self) -> Result<Losses, ProbeError> {
         // Before the last records are read: what is tried after that would be neither received nor lost.
-        self.links.clear();
+        self.ebpf = None;
         self.stop.store(true, Ordering::Release);
         self.reader.take().ok_or(ProbeError::Reader)?.join().map_err(|_| ProbeError::Reader)?;
         self.losses()
@@ -296,7 +261,7 @@ impl Observer {
             let info = program.info().ok()?;
             Some(ProgramCost { program: name.to_owned(), run_time: info.run_time(), runs: info.run_count() })
         };
-        self.ebpf.programs().filter_map(of).collect()
+        self.ebpf.iter().flat_map(Ebpf::programs).filter_map(of).collect()
     }
 }
 
@@ -372,13 +337,4 @@ fn map<M>(
 
 fn insert(groups: &mut HashMap<MapData, u64, u32>, id: CgroupId, detail: Detail) -> Result<(), ProbeError> {
     groups.insert(id.0, detail.wire(), 0).map_err(|source| ProbeError::Map { map: "GROUPS", source: Box::new(source) })
-}
-
-fn attach(ebpf: &mut Ebpf, (name, tracepoint): Attachment, btf: &Btf) -> Result<BtfTracePointLink, ProbeError> {
-    let failed = |step| move |source| ProbeError::Program { tracepoint, step, source: Box::new(source) };
-    let program: &mut BtfTracePoint =
-        ebpf.program_mut(name).ok_or(ProbeError::Foreign(name))?.try_into().map_err(failed("used"))?;
-    program.load(tracepoint, btf).map_err(failed("loaded"))?;
-    let link = program.attach().map_err(failed("attached"))?;
-    program.take_link(link).map_err(failed("attached"))
 }

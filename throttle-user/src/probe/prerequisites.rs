@@ -41,27 +41,94 @@ pub enum Unable {
     Btf(#[from] BtfError),
 }
 
-/// Capabilities that loading and attaching needs; `CAP_SYS_ADMIN` stands for both (`kernel/bpf/token.c`, `bpf_capable`;
-/// `include/linux/capability.h`, `perfmon_capable`).
-const NEEDED: [Capability; 2] = [Capability::CAP_BPF, Capability::CAP_PERFMON];
+/// A capability that observing takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needed {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is for.
+    pub reason: &'static str,
+    capability: Capability,
+}
+
+/// Capabilities that loading and attaching takes; `CAP_SYS_ADMIN` stands for both (`include/linux/capability.h`, `bpf_capable` and
+/// `perfmon_capable`).
+pub const NEEDED: [Needed; 2] = [
+    Needed {
+        name: "CAP_BPF",
+        reason: "the kernel makes the probe's maps and takes its programs from nobody else (bpf(2): BPF_MAP_CREATE, BPF_BTF_LOAD, \
+                 BPF_PROG_LOAD)",
+        capability: Capability::CAP_BPF,
+    },
+    Needed {
+        name: "CAP_PERFMON",
+        reason: "programs at tracepoints that read kernel memory are taken from nobody else (BPF_PROG_TYPE_TRACING, \
+                 bpf_probe_read_kernel)",
+        capability: Capability::CAP_PERFMON,
+    },
+];
+
+/// Whether the calling thread has a capability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// It has.
+    Itself,
+    /// It has `CAP_SYS_ADMIN`, which stands for it.
+    ByAdmin,
+    /// It has neither.
+    No,
+}
+
+/// Which of the capabilities in [`NEEDED`] the calling thread has.
+#[must_use]
+pub fn held() -> Vec<(Needed, Held)> {
+    held_of(|capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false))
+}
+
+/// Whether the calling thread may write where its user may not: the root of a v1 hierarchy is a directory that not even its owner may
+/// write to, and only this makes a cgroup there.
+#[must_use]
+pub fn overrides_permissions() -> bool {
+    caps::has_cap(None, CapSet::Effective, Capability::CAP_DAC_OVERRIDE).unwrap_or(false)
+}
+
+/// Whether this binary has its eBPF object.
+#[must_use]
+pub fn is_built() -> bool {
+    env!("THROTTLE_PROBE") == "built"
+}
 
 /// Checks object, capabilities and BTF, and resolves the kernel's layout.
 ///
 /// # Errors
 /// [`Unable`] names what is missing and what to do.
 pub fn kernel_layout(version: Version) -> Result<KernelLayout, Unable> {
-    if env!("THROTTLE_PROBE") != "built" {
+    if !is_built() {
         return Err(Unable::NotBuilt);
     }
-    capabilities(|capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false))?;
+    all_held(&held())?;
+    layout(version)
+}
+
+/// Resolves the kernel's layout, which takes no right.
+///
+/// # Errors
+/// [`Unable::NoBtf`] or [`Unable::Btf`].
+pub fn layout(version: Version) -> Result<KernelLayout, Unable> {
     layout_from(Path::new(KERNEL_BTF), version)
 }
 
-fn capabilities(has: impl Fn(Capability) -> bool) -> Result<(), Unable> {
-    if has(Capability::CAP_SYS_ADMIN) {
-        return Ok(());
-    }
-    let missing: Vec<_> = NEEDED.into_iter().filter(|&needed| !has(needed)).map(|needed| needed.to_string()).collect();
+fn held_of(has: impl Fn(Capability) -> bool) -> Vec<(Needed, Held)> {
+    let held = |capability| match (has(capability), has(Capability::CAP_SYS_ADMIN)) {
+        (true, _) => Held::Itself,
+        (false, true) => Held::ByAdmin,
+        (false, false) => Held::No,
+    };
+    NEEDED.iter().map(|&needed| (needed, held(needed.capability))).collect()
+}
+
+fn all_held(held: &[(Needed, Held)]) -> Result<(), Unable> {
+    let missing: Vec<_> = held.iter().filter(|(_, held)| *held == Held::No).map(|(needed, _)| needed.name).collect();
     if missing.is_empty() { Ok(()) } else { Err(Unable::Capabilities { missing: missing.join(" and ") }) }
 }
 
@@ -76,11 +143,12 @@ mod tests {
 
     #[test]
     fn each_missing_capability_is_named() {
-        let error = capabilities(|capability| capability == Capability::CAP_BPF).expect_err("perfmon is missing");
+        let of = |has: &dyn Fn(Capability) -> bool| all_held(&held_of(has));
+        let error = of(&|capability| capability == Capability::CAP_BPF).expect_err("perfmon is missing");
         assert!(error.to_string().contains("needs CAP_PERFMON,"), "{error}");
-        let error = capabilities(|_| false).expect_err("both are missing");
+        let error = of(&|_| false).expect_err("both are missing");
         assert!(error.to_string().contains("CAP_BPF and CAP_PERFMON"), "{error}");
-        capabilities(|capability| capability == Capability::CAP_SYS_ADMIN).expect("CAP_SYS_ADMIN stands for both");
+        of(&|capability| capability == Capability::CAP_SYS_ADMIN).expect("CAP_SYS_ADMIN stands for both");
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use std::{fs, path::Path, process::Command};
 
+use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     cgroup::{Hierarchy, Version},
-    event::{Era, KernelFacts},
+    event::{Era, HookReport, KernelFacts},
     time::{ClockAnchor, DurationNs},
     timeline::CountsFrom,
 };
@@ -61,13 +62,10 @@ impl Environment {
     /// Reads the machine's facts.
     #[must_use]
     pub fn gather(hierarchy: &Hierarchy, kernel: &KernelFacts) -> Self {
-        let uname = nix::sys::utsname::uname().ok();
-        let text = |of: fn(&nix::sys::utsname::UtsName) -> &std::ffi::OsStr| {
-            uname.as_ref().map_or_else(|| "unknown".to_owned(), |uname| of(uname).to_string_lossy().into_owned())
-        };
+        let (release, machine) = kernel_name();
         Self {
-            kernel: text(nix::sys::utsname::UtsName::release),
-            machine: text(nix::sys::utsname::UtsName::machine),
+            kernel: release,
+            machine,
             cpus: cpus_online(),
             cpu_model: cpu_model(),
             hz: hz(),
@@ -75,7 +73,7 @@ impl Environment {
             era: kernel.era,
             counts_from: counts_from(kernel),
             csd_tracepoints: kernel.csd_tracepoints,
-            slice_us: line("/proc/sys/kernel/sched_cfs_bandwidth_slice_us").and_then(|text| text.parse().ok()),
+            slice_us: slice_us(),
             clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
             load_before: load_average(),
             program: env!("CARGO_PKG_VERSION").to_owned(),
@@ -84,12 +82,12 @@ impl Environment {
         }
     }
 
-    /// The study's requirements against these facts.
+    /// The study's requirements against these facts, and against what became of the observer's hooks.
     #[must_use]
-    pub fn requirements(&self) -> Vec<Requirement> {
+    pub fn requirements(&self, hooks: &[HookReport]) -> Vec<Requirement> {
         let requirement = |name: &str, met, found: String| Requirement { name: name.to_owned(), met, found };
         let cpus = f64::from(self.cpus);
-        vec![
+        let mut all = vec![
             requirement(
                 "at least two CPUs, so that client and observer do not take the workload's",
                 self.cpus >= 2,
@@ -117,7 +115,16 @@ impl Environment {
                     if self.csd_tracepoints { "present" } else { "absent" }
                 ),
             ),
-        ]
+        ];
+        all.extend(hooks.iter().filter(|hook| !hook.is_required).map(|hook| {
+            let lost = if hook.is_missing() { format!("; without it {}", hook.without) } else { String::new() };
+            requirement(
+                &format!("optional tracepoint {} where this kernel needs it", hook.tracepoint),
+                !hook.is_missing(),
+                format!("{}{lost}", hook.state),
+            )
+        }));
+        all
     }
 }
 
@@ -151,6 +158,23 @@ fn line(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
+/// `uname -r` and `uname -m`.
+#[must_use]
+pub fn kernel_name() -> (String, String) {
+    use nix::sys::utsname::UtsName;
+    let uname = nix::sys::utsname::uname().ok();
+    let text = |of: fn(&UtsName) -> &std::ffi::OsStr| {
+        uname.as_ref().map_or_else(|| "unknown".to_owned(), |uname| of(uname).to_string_lossy().into_owned())
+    };
+    (text(UtsName::release), text(UtsName::machine))
+}
+
+/// How much of a group's quota a CPU takes at once, us.
+#[must_use]
+pub fn slice_us() -> Option<u64> {
+    line("/proc/sys/kernel/sched_cfs_bandwidth_slice_us")?.parse().ok()
+}
+
 /// CPUs online.
 #[must_use]
 pub fn cpus_online() -> u32 {
@@ -167,11 +191,13 @@ fn cpu_model() -> Option<String> {
     Some(value.trim_start_matches([' ', '\t', ':']).to_owned())
 }
 
-fn hz() -> Option<u32> {
-    match procfs::kernel_config().ok()?.get("CONFIG_HZ")? {
-        procfs::ConfigSetting::Value(value) => value.parse().ok(),
-        _ => None,
-    }
+/// Ticks a second: the resolution of the coarse clock is one tick (`kernel/time/posix-timers.c`, `posix_get_coarse_res`), rounded to
+/// a nanosecond. Needs no file of the kernel's configuration, which many machines do not have.
+#[must_use]
+pub fn hz() -> Option<u32> {
+    let tick = ClockId::CLOCK_MONOTONIC_COARSE.res().ok()?;
+    let ns = u64::try_from(tick.tv_nsec()).ok().filter(|&ns| ns > 0 && tick.tv_sec() == 0)?;
+    u32::try_from((1_000_000_000 + ns / 2) / ns).ok()
 }
 
 fn git_commit() -> Option<String> {
@@ -182,4 +208,20 @@ fn git_commit() -> Option<String> {
     let commit = git(&["rev-parse", "HEAD"])?;
     let dirty = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
     Some(if dirty { format!("{commit}-dirty") } else { commit })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tick_is_that_of_the_kernels_configuration_where_that_is_there() {
+        let hz = hz().expect("every Linux has the coarse clock");
+        assert!((100..=1_000).contains(&hz), "{hz}");
+        if let Some(procfs::ConfigSetting::Value(value)) =
+            procfs::kernel_config().ok().and_then(|config| config.get("CONFIG_HZ").cloned())
+        {
+            assert_eq!(value, hz.to_string());
+        }
+    }
 }

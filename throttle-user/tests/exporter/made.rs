@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use throttle_user::{
     cgroup::{Bandwidth, Change, Group, Quota, Version, tree::Node},
-    event::{CgroupId, CpuLosses, KernelCounters, Losses},
+    event::{CgroupId, CpuLosses, HookReport, HookState, KernelCounters, Losses},
     exporter::{Exporter, Listening, ProcessFigures, ProgramFigures, routes::router},
     node::{Bounds, Census, Recent},
     time::{DurationNs, MonoNs, now},
@@ -121,6 +121,8 @@ pub(crate) fn full() -> Arc<Exporter> {
     let mut state = exporter.state();
     let program = |name: &str| ProgramFigures { program: name.to_owned(), cost: Some((DurationNs(5_000), 7)) };
     state.own.programs = vec![program("sched_switch"), program("sched_wakeup")];
+    let hook = |tracepoint, state| HookReport { tracepoint, is_required: false, without: "less is known", state };
+    state.own.hooks = vec![hook("cgroup_attach_task", HookState::Absent), hook("sched_switch", HookState::Attached)];
     let cpu = CpuLosses {
         cpu: 0,
         tried: 9,

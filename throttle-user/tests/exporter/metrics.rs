@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
+use throttle_user::event::{HookReport, HookState};
 
 use crate::made::{ID, UID, exporter, full, get, period, serve, tell};
 
@@ -40,6 +41,8 @@ async fn three_throttled_times_and_all_else_are_told_in_both_formats() {
         for own in [
             "throttle_records_lost_total{kind=\"period\"} 2",
             "throttle_cgroups{state=\"limited\"} 2",
+            "throttle_hook_missing{tracepoint=\"cgroup_attach_task\"} 1",
+            "throttle_hook_missing{tracepoint=\"sched_switch\"} 0",
             "process_resident_memory_bytes 9437184",
         ] {
             assert!(text.contains(own), "{own}\n{text}");
@@ -113,6 +116,17 @@ async fn readiness_waits_for_what_it_rests_on_and_health_for_nothing() {
     assert_eq!(get(&address, "/healthz", "").await.0, 200);
     tell(&exporter, []);
     assert_eq!(get(&address, "/readyz", "").await.0, 200);
+    // What is less than it could be is no reason to be taken for broken.
+    let lost = HookReport {
+        tracepoint: "cgroup_attach_task",
+        is_required: false,
+        without: "moves are not seen",
+        state: HookState::Absent,
+    };
+    exporter.state().own.hooks = vec![lost];
+    let (status, _, text) = get(&address, "/readyz", "").await;
+    assert_eq!(status, 200);
+    assert!(text.contains("cgroup_attach_task absent from this kernel; without it moves are not seen;"), "{text}");
     // Nothing moved for a minute.
     let minute_ago = |at: throttle_user::time::MonoNs| throttle_user::time::MonoNs(at.0.saturating_sub(60_000_000_000));
     {

@@ -7,6 +7,7 @@ mod limits;
 mod loss;
 mod moves;
 mod observed;
+mod own;
 mod parity;
 mod roles;
 

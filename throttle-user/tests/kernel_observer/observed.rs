@@ -194,7 +194,7 @@ impl Bench {
         };
         let events = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&events);
-        let observer = Observer::start(&plan, &self.kernel, move |event| {
+        let observer = Observer::start(&plan, &self.kernel, &self.hierarchy, move |event| {
             sink.lock().unwrap_or_else(PoisonError::into_inner).push(event);
         });
         Recording { observer: observer.expect("the probe loads and attaches"), events }

@@ -9,6 +9,7 @@ use std::{
     thread::JoinHandle,
 };
 
+use super::rights;
 use crate::{
     event::{CgroupId, Event},
     exporter::Exporter,
@@ -92,6 +93,7 @@ impl Analysis {
 }
 
 fn analyse(receiver: &Receiver<Told>, mut live: Live, exporter: &Exporter) {
+    rights::none();
     let mut turned = MonoNs(0);
     while let Ok(told) = receiver.recv() {
         match told {

@@ -6,6 +6,7 @@
 pub(super) mod analysis;
 mod figures;
 mod names;
+mod rights;
 pub(super) mod tree;
 
 use std::{
@@ -40,7 +41,8 @@ use tree::TreeThread;
 /// /api/v1/periods?pod=NAME each period as a line of JSON as it ends, some two periods later; /healthz and /readyz say whether what
 /// is told can be relied on. The first line on stdout is `listening http://ADDRESS:PORT`.
 ///
-/// Needs CAP_BPF and CAP_PERFMON, BTF, and the cpu controller's mount to read. SIGTERM or SIGINT ends it, exit code 0.
+/// Needs CAP_BPF and CAP_PERFMON, BTF, and the cpu controller's mount to read; once the probe is attached it gives up all of its
+/// capabilities. `throttle check` says what can be observed. SIGTERM or SIGINT ends it, exit code 0.
 #[derive(Debug, Args)]
 pub(super) struct ObserveArgs {
     /// Address and port to listen on; anyone who can reach it can read it. Port 0 takes any free one.
@@ -69,7 +71,7 @@ pub(super) struct ObserveArgs {
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
     node: Option<String>,
     /// Let the kernel count what the eBPF programs cost, of all programs on the node; costs two readings of the clock each time one
-    /// runs.
+    /// runs. Takes CAP_SYS_ADMIN at start.
     #[arg(long)]
     probe_cost: bool,
     /// Show the probe's own diagnostics on stderr.
@@ -111,14 +113,25 @@ async fn observe(args: &ObserveArgs, hierarchy: &Hierarchy, kernel: &KernelLayou
         ring_bytes: args.ring << 20,
         log: args.probe_log,
     };
-    let observer = Observer::start_seen(&plan, kernel, POLL, analysis.sink()).or_exit(Exit::CannotRun)?;
+    let sink = rights::without(analysis.sink());
+    let observer = Observer::start_seen(&plan, kernel, hierarchy, POLL, sink).or_exit(Exit::CannotRun)?;
     let since = now();
+    // As long as this lives.
+    let cost = args.probe_cost.then(count_cost).transpose();
+    let _cost = cost
+        .context("the kernel does not count what eBPF programs cost: it takes CAP_SYS_ADMIN; leave --probe-cost out")
+        .or_exit(Exit::CannotRun)?;
+    let kept = rights::give_up(&observer).or_exit(Exit::CannotRun)?;
     // The other side has just been started.
     drop(analysis.sender().send(analysis::Told::Since(since)));
-    for missing in observer.missing() {
-        tell(format_args!("throttle observe: goes on without: {missing}"));
+    for lack in observer.lacks().chain(kept.clone()) {
+        tell(format_args!("throttle observe: {lack}"));
     }
-    exporter.state().own.missing = observer.missing().iter().map(ToString::to_string).collect();
+    {
+        let mut state = exporter.state();
+        state.own.hooks = observer.hooks().to_vec();
+        state.own.lacks = observer.unchecked().map(str::to_owned).into_iter().chain(kept).collect();
+    }
     let observer = Arc::new(Mutex::new(Some(observer)));
     let told = tree::Told {
         exporter: Arc::clone(&exporter),
@@ -128,11 +141,6 @@ async fn observe(args: &ObserveArgs, hierarchy: &Hierarchy, kernel: &KernelLayou
     };
     let mut tree = TreeThread::start(watch, &there, told).or_exit(Exit::CannotRun)?;
     exporter.state().own.since = Some(since);
-    // As long as this lives.
-    let cost = args.probe_cost.then(count_cost).transpose();
-    let _cost = cost
-        .context("the kernel does not count what eBPF programs cost; leave --probe-cost out")
-        .or_exit(Exit::CannotRun)?;
     let limited = exporter.state().census.members().filter(|(_, member)| member.is_limited()).count();
     tell(format_args!("throttle observe: {limited} limited cgroups now, on {cpus} CPUs"));
     print(format_args!("listening http://{}\n", listening.address()))?;

@@ -16,16 +16,17 @@ use anyhow::Context;
 use clap::Args;
 use procfs::Current;
 
-use signals::Signals;
+pub(super) use observe::{Stage, run as observe};
+pub(super) use signals::Signals;
 
 use super::{
+    ability::Ability,
     exit::{Exit, Failure, OrExit, Verdict, print, tell},
     limited::{LimitedArgs, not_observed},
 };
 use crate::{
     cgroup::{Bandwidth, CpuLimit, Hierarchy, ScratchPlan, remove_stale},
     event::Event,
-    probe::prerequisites,
     report::command::{Shown, text},
     run::{
         command::{CommandRun, RawCommand, derive},
@@ -111,14 +112,17 @@ async fn observed(
 ) -> Result<(RawCommand, Vec<Event>), Failure> {
     let hierarchy = Hierarchy::find().or_exit(Exit::CannotRun)?;
     not_observed(&hierarchy)?;
-    let kernel = prerequisites::kernel_layout(hierarchy.version).or_exit(Exit::CannotRun)?;
-    let environment = Environment::gather(&hierarchy, &kernel.facts);
+    let ability = Ability::find(&hierarchy).or_exit(Exit::CannotRun)?;
+    for lost in ability.lost().filter(|_| !args.quiet) {
+        tell(format_args!("throttle: {lost}"));
+    }
+    let environment = Environment::gather(&hierarchy, &ability.kernel.facts);
     for stale in remove_stale(&hierarchy).or_exit(Exit::CannotRun)? {
         tell(format_args!("throttle: left behind by process {}: {}", stale.owner.pid, stale.removal));
     }
-    let stage = observe::Stage {
+    let stage = Stage {
         hierarchy: &hierarchy,
-        kernel: &kernel,
+        kernel: &ability.kernel,
         plan,
         limit: args.limit,
         command: &args.command,
@@ -126,7 +130,7 @@ async fn observed(
         most_events: args.max_events.map_or_else(most_events, |most| usize::try_from(most).unwrap_or(usize::MAX)),
     };
     signals.none_yet()?;
-    observe::run(&stage, signals, environment).await
+    observe(&stage, signals, environment).await
 }
 
 /// As many events as fit in a quarter of the free memory with what is derived from them.

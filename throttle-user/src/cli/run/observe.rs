@@ -28,15 +28,15 @@ use crate::{
 };
 
 /// What is run, and on what.
-pub(super) struct Stage<'a> {
-    pub(super) hierarchy: &'a Hierarchy,
-    pub(super) kernel: &'a KernelLayout,
-    pub(super) plan: &'a ScratchPlan,
-    pub(super) limit: CpuLimit,
-    pub(super) command: &'a [OsString],
-    pub(super) probe_log: bool,
+pub(in crate::cli) struct Stage<'a> {
+    pub(in crate::cli) hierarchy: &'a Hierarchy,
+    pub(in crate::cli) kernel: &'a KernelLayout,
+    pub(in crate::cli) plan: &'a ScratchPlan,
+    pub(in crate::cli) limit: CpuLimit,
+    pub(in crate::cli) command: &'a [OsString],
+    pub(in crate::cli) probe_log: bool,
     /// Most events kept.
-    pub(super) most_events: usize,
+    pub(in crate::cli) most_events: usize,
 }
 
 /// Everything that is ready before the command starts.
@@ -51,7 +51,7 @@ struct Ready {
 }
 
 /// Runs the command; a failure before it starts has its own exit code, one after is [`Exit::BrokeOff`].
-pub(super) async fn run(
+pub(in crate::cli) async fn run(
     stage: &Stage<'_>,
     signals: &mut Signals,
     environment: Environment,
@@ -101,8 +101,9 @@ async fn ready(stage: &Stage<'_>, signals: &Signals) -> Result<Ready, Failure> {
     let unlimited = stage.plan.bandwidth.quota == Quota::Unlimited;
     let (sightings, seen) = sightings();
     let keeping = Keeping { most: stage.most_events, writer: None, on_task: Box::new(move |tid| sightings.tell(tid)) };
-    let recording = block_in_place(|| Recording::start(&scope, stage.kernel, unlimited, stage.probe_log, keeping))
-        .or_exit(Exit::CannotRun)?;
+    let recording =
+        block_in_place(|| Recording::start(&scope, stage.hierarchy, stage.kernel, unlimited, stage.probe_log, keeping))
+            .or_exit(Exit::CannotRun)?;
     signals.none_yet()?;
     let waiting =
         block_in_place(|| Waiting::start(scratch.container().path(), stage.command)).or_exit(Exit::CannotRun)?;

@@ -18,7 +18,7 @@ const PASSED_ON: [Signal; 6] =
     [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGUSR2];
 
 /// Signals caught from now on; none of them ends this process any more.
-pub(super) struct Signals {
+pub(in crate::cli) struct Signals {
     caught: UnboundedReceiver<Signal>,
     first: Arc<OnceLock<Signal>>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Signals {
 impl Signals {
     /// Catches all but those that this process was started to ignore (as `nohup` does), which the command then ignores too.
     /// Needs a tokio runtime.
-    pub(super) fn listen() -> std::io::Result<Self> {
+    pub(in crate::cli) fn listen() -> std::io::Result<Self> {
         let ignored = ignored();
         let (sender, caught) = unbounded_channel();
         let first = Arc::new(OnceLock::new());
@@ -54,12 +54,12 @@ impl Signals {
     }
 
     /// The first one, if any has come.
-    pub(super) fn first(&self) -> Option<Signal> {
+    pub(in crate::cli) fn first(&self) -> Option<Signal> {
         self.first.get().copied()
     }
 
     /// Fails once a signal has come: for the time before the command is there to have it.
-    pub(super) fn none_yet(&self) -> Result<(), Failure> {
+    pub(in crate::cli) fn none_yet(&self) -> Result<(), Failure> {
         match self.first() {
             None => Ok(()),
             Some(signal) => Err(Failure::Told {

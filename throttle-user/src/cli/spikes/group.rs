@@ -58,7 +58,8 @@ pub(super) async fn run(
     let scope = Scope::of(bench.hierarchy, &scratch)?;
     let keeping =
         Keeping { most: usize::MAX, writer: Some(bench.dir.events(group_name(nesting))?), on_task: Box::new(|_| {}) };
-    let recording = block_in_place(|| Recording::start(&scope, bench.kernel, false, bench.probe_log, keeping))?;
+    let recording =
+        block_in_place(|| Recording::start(&scope, bench.hierarchy, bench.kernel, false, bench.probe_log, keeping))?;
     warm_up(bench, &scratch, &recording, &scope).await?;
     let quiet = block_in_place(|| wait_until_quiet(&scratch, || bench.interrupt.is_asked()))?;
     if bench.interrupt.is_asked() {

@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{
+    ability::Ability,
     args,
     exit::{Exit, Failure, OrExit, Verdict, print, tell},
     interrupt::Interrupt,
@@ -19,7 +20,6 @@ use super::{
 };
 use crate::{
     cgroup::{Bandwidth, CpuLimit, Hierarchy, Nesting, remove_stale},
-    probe::prerequisites,
     report::spikes,
     run::{
         RunDir, SCHEMA,
@@ -115,14 +115,14 @@ pub(super) fn run(args: &SpikesArgs) -> Verdict {
 async fn whole(args: &SpikesArgs, plan: SpikesPlan, bandwidth: Bandwidth, interrupt: &Interrupt) -> Verdict {
     let hierarchy = Hierarchy::find().or_exit(Exit::CannotRun)?;
     not_observed(&hierarchy)?;
-    let kernel = prerequisites::kernel_layout(hierarchy.version).or_exit(Exit::CannotRun)?;
+    let Ability { kernel, hooks } = Ability::find(&hierarchy).or_exit(Exit::CannotRun)?;
     let environment = Environment::gather(&hierarchy, &kernel.facts);
     let out = args.out.clone().unwrap_or_else(|| default_out(&environment, KIND));
     let head = SpikesHead {
         schema: SCHEMA,
         kind: KIND.to_owned(),
         plan,
-        requirements: environment.requirements(),
+        requirements: environment.requirements(&hooks),
         environment,
     };
     let dir = RunDir::create(&out, &head).map_err(unwritable)?;

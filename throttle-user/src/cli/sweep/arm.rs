@@ -64,7 +64,9 @@ pub(super) async fn run(
     let unlimited = bandwidth.quota == Quota::Unlimited;
     // A limit's requests are counted, and its events with them: there is no end to guard against.
     let keeping = Keeping { most: usize::MAX, writer: Some(bench.dir.events(limit)?), on_task: Box::new(|_| {}) };
-    let recording = block_in_place(|| Recording::start(&scope, bench.kernel, unlimited, bench.probe_log, keeping))?;
+    let recording = block_in_place(|| {
+        Recording::start(&scope, bench.hierarchy, bench.kernel, unlimited, bench.probe_log, keeping)
+    })?;
     warm_up(bench, &server, &recording, &scope).await?;
     let background = match bench.plan.background {
         None => None,

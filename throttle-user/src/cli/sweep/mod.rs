@@ -11,6 +11,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 
 use super::{
+    ability::Ability,
     args,
     exit::{Exit, Failure, OrExit, Verdict, is_out_of_files, print, tell},
     interrupt::Interrupt,
@@ -19,7 +20,6 @@ use super::{
 };
 use crate::{
     cgroup::{CpuLimit, Hierarchy, ScratchError, Version, remove_stale},
-    probe::prerequisites,
     report::table,
     request::FanOut,
     run::{
@@ -107,10 +107,10 @@ async fn whole(
 ) -> Verdict {
     let hierarchy = Hierarchy::find().or_exit(Exit::CannotRun)?;
     not_observed(&hierarchy)?;
-    let kernel = prerequisites::kernel_layout(hierarchy.version).or_exit(Exit::CannotRun)?;
+    let Ability { kernel, hooks } = Ability::find(&hierarchy).or_exit(Exit::CannotRun)?;
     let environment = Environment::gather(&hierarchy, &kernel.facts);
     let out = args.out.clone().unwrap_or_else(|| default_out(&environment, "sweep"));
-    let head = Head { schema: SCHEMA, plan, requirements: environment.requirements(), environment };
+    let head = Head { schema: SCHEMA, plan, requirements: environment.requirements(&hooks), environment };
     let dir = RunDir::create(&out, &head).map_err(unwritable)?;
     for stale in remove_stale(&hierarchy).or_exit(Exit::CannotRun)? {
         tell(format_args!("throttle: left behind by process {}: {}", stale.owner.pid, stale.removal));

@@ -70,6 +70,30 @@ pub struct KernelLayout {
     pub switch_prev_arg: u32,
 }
 
+impl KernelLayout {
+    /// Whether the scheduler notes when a task got its CPU: what was not traced can then be told from what was.
+    #[must_use]
+    pub fn notes_arrivals(&self) -> bool {
+        all_there(&[self.layout.task_last_arrival, self.layout.rq_clock])
+    }
+
+    /// Whether what a CPU charges to no task can be read.
+    #[must_use]
+    pub fn notes_uncharged(&self) -> bool {
+        all_there(&[self.layout.rq_clock, self.layout.rq_clock_task])
+    }
+
+    /// Whether the threads of a process can be listed.
+    #[must_use]
+    pub fn lists_threads(&self) -> bool {
+        all_there(&[self.layout.task_signal, self.layout.task_thread_node, self.layout.signal_thread_head])
+    }
+}
+
+fn all_there(offsets: &[u32]) -> bool {
+    !offsets.contains(&ABSENT)
+}
+
 /// Resolves every field the probe needs.
 ///
 /// `version` is the cgroup version of the cpu controller: it decides whether `hierarchical_quota` can be trusted
