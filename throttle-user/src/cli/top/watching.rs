@@ -54,7 +54,7 @@ impl Watching {
             ring_bytes: RING_BYTES,
             log: false,
         };
-        let observer = Observer::start_seen(&plan, kernel, POLL, analysis.sink())?;
+        let observer = Observer::start_seen(&plan, kernel, hierarchy, POLL, analysis.sink())?;
         let since = now();
         // The other side has just been started.
         drop(analysis.sender().send(analysis::Told::Since(since)));
