@@ -259,7 +259,13 @@ fn kernel_a_daemon_that_is_killed_leaves_nothing_behind_and_the_next_one_starts_
         }
         names
     };
-    let before = programs();
+    // The kernel lets go of an earlier daemon's some time after its end.
+    let mut before = programs();
+    until("the kernel to let go of earlier programs", || {
+        let seen = std::mem::replace(&mut before, programs());
+        thread::sleep(Duration::from_millis(200));
+        seen == before && programs() == before
+    });
     let scratch = scratch(limited(20));
     let levels = levels(&scratch);
     let first = counted(&levels)[0];

@@ -4,10 +4,17 @@
 use std::{
     fs,
     process::{Child, Command, Output, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use serde_json::Value;
 use throttle_user::cgroup::{Bandwidth, Counters, Group, Hierarchy, LevelName, Nesting, Quota, Scratch, ScratchPlan};
+
+/// A process has one scratch tree at a time.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A shell in a group that never stops.
 struct Busy(Child);
@@ -45,6 +52,7 @@ fn row(seen: &Value, id: u64) -> &Value {
 
 #[test]
 fn kernel_top_shows_a_throttled_group_as_the_counters_have_it() {
+    let _turn = one_at_a_time();
     let hierarchy = Hierarchy::find().expect("a cpu controller");
     let bandwidth = Bandwidth { quota: Quota::Us(20_000), period_us: 100_000, burst_us: 0 };
     let plan = ScratchPlan { nesting: Nesting::Nested, bandwidth, parent: None };
@@ -96,6 +104,7 @@ fn kernel_top_shows_a_throttled_group_as_the_counters_have_it() {
 
 #[test]
 fn kernel_top_tells_no_limit_from_nothing_happened() {
+    let _turn = one_at_a_time();
     let hierarchy = Hierarchy::find().expect("a cpu controller");
     let bandwidth = Bandwidth { quota: Quota::Us(50_000), period_us: 100_000, burst_us: 0 };
     let plan = ScratchPlan { nesting: Nesting::Flat, bandwidth, parent: None };

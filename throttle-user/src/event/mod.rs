@@ -193,6 +193,10 @@ pub struct QueueState {
     pub release: Release,
 }
 
+/// Names of the kinds of records, in the order of the wire contract; [`What::kind`] gives the same.
+pub const KINDS: [&str; 9] =
+    ["switch", "wakeup", "wakeup_new", "migrate", "exit", "period", "slack", "queue", "attach"];
+
 impl What {
     /// Name of its kind, as losses are counted.
     #[must_use]

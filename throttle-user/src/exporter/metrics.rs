@@ -17,7 +17,7 @@ use super::{
     state::{Exporter, State},
 };
 use crate::{
-    event::CgroupId,
+    event::{CgroupId, KINDS},
     node::{Histogram, Member, Totals},
     time::{DurationNs, MonoNs, now},
 };
@@ -297,7 +297,8 @@ fn own(encoder: &mut DescriptorEncoder<'_>, state: &State, rows: &[Row<'_>]) -> 
     let help = "Times that eBPF programs ran, as the kernel counts it while it is asked to";
     labelled(encoder, "program_runs", help, None, MetricType::Counter, cost(|(_, runs)| count(*runs)))?;
     if let Some(losses) = &own.losses {
-        let mut kinds = BTreeMap::<&str, (u64, u64)>::new();
+        // Zero where there was none yet, on a node without a limited group say.
+        let mut kinds: BTreeMap<&str, (u64, u64)> = KINDS.into_iter().map(|kind| (kind, (0, 0))).collect();
         for cpu in &losses.cpus {
             cpu.produced.iter().for_each(|(kind, produced)| kinds.entry(kind).or_default().0 += produced);
             cpu.lost.iter().for_each(|(kind, lost)| kinds.entry(kind).or_default().1 += lost);

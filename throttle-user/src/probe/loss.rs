@@ -2,11 +2,9 @@
 
 use throttle_ebpf::record::{CpuState, kind};
 
-use crate::event::{CpuLosses, Losses};
+use crate::event::{CpuLosses, KINDS, Losses};
 
-/// Names of the record kinds, in the order of the wire contract; [`crate::event::What::kind`] gives the same.
-const KIND_NAMES: [&str; kind::COUNT] =
-    ["switch", "wakeup", "wakeup_new", "migrate", "exit", "period", "slack", "queue", "attach"];
+const _: () = assert!(KINDS.len() == kind::COUNT, "each kind of record has a name");
 
 /// Losses by the accounts of CPU 0, 1, 2, …, and by the reader's own count of records it did not understand.
 pub(super) fn losses(states: impl IntoIterator<Item = CpuState>, undecoded: u64) -> Losses {
@@ -25,7 +23,7 @@ pub(super) fn losses(states: impl IntoIterator<Item = CpuState>, undecoded: u64)
 }
 
 fn by_kind(counts: &[u64]) -> Vec<(String, u64)> {
-    let named = KIND_NAMES.into_iter().zip(counts.iter().copied());
+    let named = KINDS.into_iter().zip(counts.iter().copied());
     named.filter(|&(_, count)| count > 0).map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
@@ -47,7 +45,7 @@ mod tests {
     #[test]
     fn every_kind_has_the_name_its_event_gives_itself() {
         let mut bytes = [0_u8; 128];
-        for (kind, name) in (0_u8..).zip(KIND_NAMES) {
+        for (kind, name) in (0_u8..).zip(KINDS) {
             bytes[14] = kind;
             assert_eq!(crate::probe::decode::decode(&bytes).map(|event| event.what.kind()), Ok(name));
         }

@@ -123,7 +123,7 @@ pub(super) fn run(args: &TopArgs) -> Verdict {
         screen::run(&mut watching, args.sort.into(), interval).or_exit(Exit::BrokeOff)?;
         return Ok(Exit::Done);
     }
-    std::thread::sleep(Duration::from_nanos((args.window + SETTLED).0));
+    std::thread::sleep(Duration::from_nanos((watching.warm_up() + args.window + SETTLED).0));
     let mut rows = watching.rates().or_exit(Exit::BrokeOff)?;
     top::sort(&mut rows, args.sort.into());
     if args.json {

@@ -87,9 +87,15 @@ impl Watching {
         state.census.forget(now());
         let read = state.read_until.context("no record was read yet")?;
         let end = MonoNs(read.0.saturating_sub(SETTLED.0)).max(self.since);
-        let start = MonoNs(end.0.saturating_sub(self.window.0)).max(self.since);
+        let whole = (self.since + longest_period(&state.census)).min(end);
+        let start = MonoNs(end.0.saturating_sub(self.window.0)).max(whole);
         let wanted = Wanted { window: Span::new(start, end), all: self.all, followed: self.followed };
         Ok(node::rates(&state.census, &state.recent, wanted))
+    }
+
+    /// Of the periods that were running at the start only a part was seen: a window begins when they are over.
+    pub(super) fn warm_up(&self) -> DurationNs {
+        longest_period(&self.exporter.state().census)
     }
 
     /// Records lost so far; `None` = the probe's account cannot be read.
@@ -100,6 +106,11 @@ impl Watching {
     fn locked(&self) -> std::sync::MutexGuard<'_, Option<Observer>> {
         self.observer.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn longest_period(census: &Census) -> DurationNs {
+    let periods = census.members().filter_map(|(_, member)| member.bandwidth).map(|limit| limit.period_us);
+    DurationNs::from_micros(periods.max().unwrap_or_default())
 }
 
 impl Drop for Watching {
