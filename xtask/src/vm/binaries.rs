@@ -1,5 +1,4 @@
-//! What is built for guests: `throttle` and the kernel tests, static, for musl. Every dependency is Rust alone, so no C
-//! compiler for musl is needed.
+//! What is built for guests: `throttle` and the kernel tests, static, for musl.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,6 +9,7 @@ use serde_json::Value;
 use super::guest::Step;
 use crate::counts::{is_named, listed};
 use crate::exec::{Show, cargo, collect, exec};
+use crate::musl::c_compiler;
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
@@ -51,6 +51,7 @@ pub(crate) fn build_program() -> Result<Binaries> {
     add_target()?;
     let mut command = cargo(["build", "--profile", "vm", "--target", TARGET, "--package", "throttle-user"]);
     command.args(["--bin", "throttle", "--message-format", "json-render-diagnostics"]);
+    c_compiler(&mut command, TARGET);
     let (messages, ended) = collect(&mut command, Show::Nothing)?;
     ended?;
     Ok(Binaries { throttle: program(&executables(&messages))?, tests: vec![] })
@@ -65,6 +66,7 @@ pub(crate) fn build() -> Result<Binaries> {
     let args = ["test", "--no-run", "--profile", "vm", "--target", TARGET, "--package", "throttle-user"];
     let mut command = cargo(args);
     command.args(["--test", "kernel_*", "--message-format", "json-render-diagnostics"]);
+    c_compiler(&mut command, TARGET);
     let (messages, ended) = collect(&mut command, Show::Nothing)?;
     ended?;
     let built = executables(&messages);
