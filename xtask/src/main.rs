@@ -9,6 +9,7 @@ mod exec;
 mod fuzz;
 mod image;
 mod interrupt;
+mod musl;
 mod setup;
 mod spikes;
 mod study;

@@ -13,6 +13,7 @@ use oci_spec::image::Arch;
 
 use crate::{
     exec::{cargo, exec},
+    musl::c_compiler,
     setup,
 };
 use archive::{Contents, archive, digest};
@@ -113,6 +114,7 @@ fn build(sources: &Path, into: &Path, target: &Target) -> Result<PathBuf> {
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env("CARGO_INCREMENTAL", "0")
         .env("SOURCE_DATE_EPOCH", "0");
+    c_compiler(&mut cargo, target.triple);
     exec(&mut cargo)?;
     Ok(into.join(target.triple).join("release/throttle"))
 }

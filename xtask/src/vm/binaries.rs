@@ -1,5 +1,4 @@
-//! What is built for guests: `throttle` and the kernel tests, static, for musl. Every dependency is Rust alone, so no C
-//! compiler for musl is needed.
+//! What is built for guests: `throttle` and the kernel tests, static, for musl.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,6 +9,7 @@ use serde_json::Value;
 use super::guest::Step;
 use crate::counts::{is_named, listed};
 use crate::exec::{Show, cargo, collect, exec};
+use crate::musl::c_compiler;
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
@@ -32,6 +32,18 @@ pub(crate) struct TestBinary {
     pub(crate) names: Vec<String>,
 }
 
+impl Binaries {
+    /// Keeps the tests whose names contain one of `parts`; all if there is none.
+    pub(crate) fn keep(&mut self, parts: &[String]) {
+        if !parts.is_empty() {
+            for test in &mut self.tests {
+                test.names.retain(|name| parts.iter().any(|part| name.contains(part)));
+            }
+            self.tests.retain(|test| !test.names.is_empty());
+        }
+    }
+}
+
 impl TestBinary {
     /// For the guest's script: runs exactly these. Those for guests alone are ignored elsewhere.
     pub(crate) fn step(&self) -> Step {
@@ -51,6 +63,7 @@ pub(crate) fn build_program() -> Result<Binaries> {
     add_target()?;
     let mut command = cargo(["build", "--profile", "vm", "--target", TARGET, "--package", "throttle-user"]);
     command.args(["--bin", "throttle", "--message-format", "json-render-diagnostics"]);
+    c_compiler(&mut command, TARGET);
     let (messages, ended) = collect(&mut command, Show::Nothing)?;
     ended?;
     Ok(Binaries { throttle: program(&executables(&messages))?, tests: vec![] })
@@ -65,6 +78,7 @@ pub(crate) fn build() -> Result<Binaries> {
     let args = ["test", "--no-run", "--profile", "vm", "--target", TARGET, "--package", "throttle-user"];
     let mut command = cargo(args);
     command.args(["--test", "kernel_*", "--message-format", "json-render-diagnostics"]);
+    c_compiler(&mut command, TARGET);
     let (messages, ended) = collect(&mut command, Show::Nothing)?;
     ended?;
     let built = executables(&messages);
@@ -127,6 +141,24 @@ fn executables(messages: &str) -> Vec<Built> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn binaries_without_a_test_that_was_asked_for_do_not_go_into_the_guest() {
+        let test = |name: &str, names: &[&str]| TestBinary {
+            name: name.to_owned(),
+            path: name.into(),
+            names: names.iter().map(|&name| name.to_owned()).collect(),
+        };
+        let all = vec![test("a", &["kernel_x", "guest_x"]), test("b", &["kernel_y"])];
+        let kept = |parts: &[&str]| {
+            let mut binaries = Binaries { throttle: "t".into(), tests: all.clone() };
+            binaries.keep(&parts.iter().map(|&part| part.to_owned()).collect::<Vec<_>>());
+            binaries.tests.into_iter().map(|test| test.names).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&["guest_"]), [["guest_x"]]);
+        assert_eq!(kept(&[]), [vec!["kernel_x", "guest_x"], vec!["kernel_y"]]);
+        assert!(kept(&["z"]).is_empty());
+    }
 
     #[test]
     fn programs_and_tests_are_told_apart_by_what_cargo_calls_them() {

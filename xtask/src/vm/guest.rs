@@ -54,9 +54,9 @@ pub(crate) fn root(binaries: &Binaries, steps: &[Step], limit: Duration) -> Resu
     Ok(root.finish())
 }
 
-/// `<target directory>/tmp`; an executable is in `<target directory>/<triple>/<profile>`.
+/// `<target directory>/<triple>/tmp`; an executable is in `<target directory>/<triple>/<profile>`.
 fn kept(executable: &Path) -> Option<PathBuf> {
-    Some(executable.ancestors().nth(3)?.join("tmp"))
+    Some(executable.ancestors().nth(2)?.join("tmp"))
 }
 
 /// `word` as one word for the shell.
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn what_tests_keep_lies_where_their_target_directory_has_its_tmp() {
-        assert_eq!(kept(Path::new("/t/x86/vm/throttle")), Some(PathBuf::from("/t/tmp")));
-        assert_eq!(kept(Path::new("/throttle")), None);
+        assert_eq!(kept(Path::new("/t/x86/vm/throttle")), Some(PathBuf::from("/t/x86/tmp")));
+        assert_eq!(kept(Path::new("/")), None);
     }
 }

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::ValueEnum;
 
 use crate::counts::Counts;
@@ -43,6 +43,9 @@ pub(crate) struct Options {
     /// Only this mode; may be given several times. Both by default.
     #[arg(long = "mode", value_enum, value_name = "MODE")]
     modes: Vec<Mode>,
+    /// Only tests whose names contain this, and not the study; may be given several times.
+    #[arg(long = "test", value_name = "PART", conflicts_with = "full")]
+    tests: Vec<String>,
     /// The whole study, 40 requests at each limit, and its figures against the published ones (many minutes).
     #[arg(long)]
     full: bool,
@@ -85,14 +88,20 @@ pub(crate) fn obstacle() -> Option<String> {
 /// As [`run`].
 pub(crate) fn guests(options: &Options) -> Result<Counts> {
     let folder = target_folder().join("vm");
-    let study = if options.full { Study::full() } else { Study::quick() };
+    let study = match options.tests.as_slice() {
+        [] => Some(if options.full { Study::full() } else { Study::quick() }),
+        _ => None,
+    };
     let kernels: Vec<Kernel> = chosen(&options.kernels)
         .into_iter()
         .map(|series| series.fetch(&folder.join("kernels")))
         .collect::<Result<_>>()?;
-    let binaries = binaries::build()?;
+    let mut binaries = binaries::build()?;
+    binaries.keep(&options.tests);
+    ensure!(study.is_some() || !binaries.tests.is_empty(), "no test's name contains {}", options.tests.join(" or "));
     let limit = limit(options.full);
-    let steps: Vec<Step> = std::iter::once(study.step()).chain(binaries.tests.iter().map(TestBinary::step)).collect();
+    let steps: Vec<Step> =
+        study.iter().map(|study| study.step()).chain(binaries.tests.iter().map(TestBinary::step)).collect();
     let initramfs = folder.join("initramfs.cpio");
     fs::write(&initramfs, guest::root(&binaries, &steps, limit)?)
         .with_context(|| format!("cannot write {}", initramfs.display()))?;
@@ -113,7 +122,7 @@ struct Lab {
     folder: PathBuf,
     initramfs: PathBuf,
     tests: Vec<TestBinary>,
-    study: Study,
+    study: Option<Study>,
     limit: Duration,
 }
 
