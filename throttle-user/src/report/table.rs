@@ -247,6 +247,9 @@ fn of_limit(limit: &LimitSummary) -> Vec<String> {
         Ending::Interrupted => notes.push(format!("interrupted {requests}")),
         Ending::Broken { cause } => notes.push(format!("broke off {requests}: {cause}")),
     }
+    if let Some(because) = &limit.failed_because {
+        notes.push(format!("{} of {} requests failed, the first because: {because}", limit.failed, limit.planned));
+    }
     if let Some(share) = limit.unknown_share_p99.filter(|&share| limit.observed && share > UNKNOWN_WORTH_SAYING) {
         notes.push(format!("up to {:.1} % of a request's wall time is unknown (p99)", share * 100.0));
     }
@@ -301,6 +304,7 @@ mod tests {
 
     fn row(limit: CpuLimit) -> LimitSummary {
         LimitSummary {
+            failed_because: None,
             limit,
             planned: 40,
             n: 40,
@@ -391,6 +395,17 @@ mod tests {
         run.limits.clear();
         assert_eq!(text(&run).lines().count(), 1);
         assert!(text(&run).starts_with("Nothing was measured: the run ended before its first limit began."));
+    }
+
+    #[test]
+    fn failed_requests_are_said_with_their_cause() {
+        let mut failing = row(CpuLimit::Millicpu(100));
+        (failing.n, failing.failed) = (38, 2);
+        failing.failed_because = Some("cannot connect to 127.0.0.1:1: connection refused".to_owned());
+        let shown = text(&summary(vec![failing, row(CpuLimit::Millicpu(200))]));
+        let said =
+            "100m: 2 of 40 requests failed, the first because: cannot connect to 127.0.0.1:1: connection refused\n";
+        assert!(shown.contains(said) && shown.matches("requests failed").count() == 1, "{shown}");
     }
 
     #[test]

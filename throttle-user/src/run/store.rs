@@ -192,6 +192,9 @@ impl RunHead for SpikesHead {
 /// The kind of a run whose head names none.
 const SWEEP: &str = "sweep";
 
+/// Most CPUs of a kernel (arch/x86/Kconfig, `NR_CPUS_RANGE_END`).
+const MOST_CPUS: u64 = 8_192;
+
 /// A run's folder.
 #[derive(Clone, Debug)]
 pub struct RunDir {
@@ -274,6 +277,11 @@ impl RunDir {
             Some(found) if found == u64::from(SCHEMA) => {}
             Some(found) => return Err(StoreError::Schema { path: file, found }),
             None => return Err(StoreError::NoSchema { path: file }),
+        }
+        let cpus = value.pointer("/environment/cpus").and_then(serde_json::Value::as_u64);
+        if let Some(cpus) = cpus.filter(|&cpus| cpus > MOST_CPUS) {
+            let what = format!("it is of a machine with {cpus} CPUs, and Linux has at most {MOST_CPUS}");
+            return Err(StoreError::Plan { path: file, what });
         }
         let kind = value.get("kind").and_then(serde_json::Value::as_str).unwrap_or(SWEEP).to_owned();
         Ok((text, kind))

@@ -89,6 +89,9 @@ pub struct LimitSummary {
     pub model: Option<Predicted>,
     /// Why not.
     pub no_model: Option<String>,
+    /// What the first request that failed failed of; absent = none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_because: Option<String>,
     /// Whether there are events of it; without them what they tell is absent, and was not measured.
     pub observed: bool,
     /// Records lost.
@@ -153,6 +156,10 @@ pub fn limit(head: &Head, derived: &Derived) -> Option<LimitSummary> {
         planned: head.plan.requests,
         n,
         failed: derived.lines.iter().filter(|line| matches!(line, RunLine::FailedRequest { .. })).count() as u64,
+        failed_because: derived.lines.iter().find_map(|line| match line {
+            RunLine::FailedRequest { error, .. } => Some(error.clone()),
+            RunLine::Request(_) | RunLine::Limit(_) => None,
+        }),
         p50_ns: wall.map(|wall| wall.p50),
         p99_ns: p99,
         p50_interval: interval(Quantile::P50),
