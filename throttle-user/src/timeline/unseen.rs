@@ -34,7 +34,9 @@ pub(super) fn threads(
         return Spans::default();
     }
     let period = boundaries.values().flatten().map(|boundary| boundary.period).max();
-    let settles = period.unwrap_or(LONGEST).min(LONGEST) + RELEASE;
+    // A timer is as late as a hypervisor makes it.
+    let late = boundaries.values().flatten().map(|boundary| boundary.entry.since(boundary.due)).max();
+    let settles = period.unwrap_or(LONGEST).min(LONGEST) + late.map_or(RELEASE, |late| late.max(RELEASE));
     let free: Vec<Spans> = (0..cpus).map(|cpu| free(cpu, idle, throttles, seen.end)).collect();
     let until = |gap: &Gap| {
         let later = Span::new(gap.span.end + settles, seen.end);

@@ -19,6 +19,14 @@ use crate::{
 use ends::{CALL_OVERDUE, CALL_TAKES, Given};
 pub(super) use ends::{Grant, Grants, answered};
 
+/// The last throttle of a level on a CPU.
+#[derive(Clone, Copy)]
+struct Ended {
+    marked: MonoNs,
+    at: MonoNs,
+    complete: bool,
+}
+
 /// What is known of every level on every CPU.
 pub(super) struct LevelTracker<'a> {
     setting: &'a Setting,
@@ -29,8 +37,8 @@ pub(super) struct LevelTracker<'a> {
     seen: HashMap<CgroupId, Grid>,
     /// Since when somebody suffers, and whether that instant is sure.
     suffering: HashMap<(CgroupId, u32), (MonoNs, bool)>,
-    /// End of the last throttle.
-    ended: HashMap<(CgroupId, u32), MonoNs>,
+    /// The last throttle that ended.
+    ended: HashMap<(CgroupId, u32), Ended>,
     /// Times that records were lost, and until when.
     losses: u32,
     lost_until: MonoNs,
@@ -117,7 +125,7 @@ impl<'a> LevelTracker<'a> {
     /// be the one that ended last.
     pub(super) fn relieved(&self, leaf: CgroupId, cpu: u32) -> MonoNs {
         let ends = self.setting.path(&leaf).iter().filter_map(|&level| self.ended.get(&(level, cpu)));
-        ends.copied().max().unwrap_or_default()
+        ends.map(|ended| ended.at).max().unwrap_or_default()
     }
 
     /// CPUs on which a level is out of quota.
@@ -186,7 +194,7 @@ impl<'a> LevelTracker<'a> {
         let key = (queue.cgroup, queue.cpu);
         if !queue.throttled
             && !self.open.contains_key(&key)
-            && self.ended.get(&key).is_some_and(|&end| end > queue.entry)
+            && self.ended.get(&key).is_some_and(|ended| ended.at > queue.entry)
         {
             // Released by a call while this callback ran.
             return;
@@ -212,7 +220,7 @@ impl<'a> LevelTracker<'a> {
             return;
         }
         // An entry that was reported late lies before the end of the one before at most by what its callback took.
-        let at = self.ended.get(&(cgroup, cpu)).map_or(at, |&ended| at.max(ended));
+        let at = self.ended.get(&(cgroup, cpu)).map_or(at, |ended| at.max(ended.at));
         let start = (self.setting.counts_from == CountsFrom::Mark).then_some(at);
         let complete = self.sure_of(cgroup, cpu);
         let throttle = Throttle { cgroup, cpu, marked: at, start, end: None, ended_by: None, complete };
@@ -232,7 +240,7 @@ impl<'a> LevelTracker<'a> {
         // An end that was not seen may have been among the records lost since.
         let lost = matches!(by, EndedBy::Grant | EndedBy::Boundary) && self.losses > 0 && at <= self.lost_until;
         let complete = throttle.complete && !lost && !self.victims_unseen(&throttle);
-        self.ended.insert((cgroup, cpu), at);
+        self.ended.insert((cgroup, cpu), Ended { marked: throttle.marked, at, complete });
         self.done.push(Throttle { end: Some(at), ended_by: Some(by), complete, ..throttle });
         changes.cleared.push((cgroup, cpu));
         // Who was queued at a grant may have been moved away since.
@@ -276,7 +284,7 @@ impl<'a> LevelTracker<'a> {
 
     /// What was before an instant is not asked for again.
     pub(super) fn forget(&mut self, before: MonoNs) {
-        self.ended.retain(|_, end| *end > before);
+        self.ended.retain(|_, ended| ended.at > before);
         self.hierarchy.clear();
     }
 

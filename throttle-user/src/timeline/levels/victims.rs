@@ -41,28 +41,35 @@ impl LevelTracker<'_> {
 
     /// Somebody suffers in a level's queue on a CPU from the levels above that are marked there, the level itself among them.
     pub(super) fn suffers_since(&mut self, level: CgroupId, above: &[CgroupId], cpu: u32, at: MonoNs) {
+        if self.suffering.contains_key(&(level, cpu)) {
+            return;
+        }
         let held: Vec<&Throttle> = above.iter().filter_map(|&above| self.open.get(&(above, cpu))).collect();
         if let Some(held_since) = held.iter().map(|throttle| throttle.marked).min() {
             let sure = held.iter().all(|throttle| throttle.complete) && self.first_held(held_since, above, cpu, at);
-            self.suffering.entry((level, cpu)).or_insert((at, sure));
+            self.suffering.insert((level, cpu), (at, sure));
         }
     }
 
     /// Whether a victim at `at` is surely the first one of levels that hold a CPU since `held_since`. From 6.18 on it stays held, unshown,
     /// when one of them takes over from another.
-    fn first_held(&self, mut held_since: MonoNs, levels: &[CgroupId], cpu: u32, at: MonoNs) -> bool {
-        if self.losses > 0 && self.setting.counts_from == CountsFrom::Task {
-            let before = |done: &&Throttle| done.cpu == cpu && levels.contains(&done.cgroup);
-            for done in self.done.iter().rev().filter(before) {
-                if done.end.is_some_and(|end| end >= held_since) {
-                    if !done.complete {
-                        return false;
-                    }
-                    held_since = held_since.min(done.marked);
-                }
+    fn first_held(&self, held_since: MonoNs, levels: &[CgroupId], cpu: u32, at: MonoNs) -> bool {
+        let took_over = |since| {
+            let ended = levels.iter().filter_map(move |&level| self.ended.get(&(level, cpu)));
+            ended.filter(move |ended| ended.at >= since)
+        };
+        if self.losses == 0 || self.setting.counts_from != CountsFrom::Task {
+            return self.first_victim(held_since, at);
+        }
+        match took_over(held_since).map(|ended| ended.marked).min() {
+            None => self.first_victim(held_since, at),
+            // Only the last throttle of each level is known here: what more than one take over from may go back further.
+            Some(since) => {
+                took_over(since).count() == 1
+                    && took_over(since).all(|ended| ended.complete)
+                    && self.first_victim(since, at)
             }
         }
-        self.first_victim(held_since, at)
     }
 
     /// A level's throttle on a CPU counts, if it did not before.
@@ -97,11 +104,11 @@ impl LevelTracker<'_> {
     /// `unthrottle_cfs_rq` and `enqueue_entity`).
     pub(super) fn pass_on(&mut self, cgroup: CgroupId, cpu: u32, at: MonoNs) {
         let setting = self.setting;
-        let sure = self.sure_of(cgroup, cpu) && (self.losses == 0 || self.holds_one(cgroup, cpu));
+        // After a loss there may be one that was never seen, and was held by the level above before.
+        let sure = self.losses == 0;
         for &above in setting.path(&cgroup).iter().skip(1) {
             if self.held(above, cpu) {
                 let from = at.max(self.relieved(above, cpu));
-                let sure = sure && self.sure(above, cpu);
                 let suffering = self.suffering.entry((above, cpu)).or_insert((from, sure));
                 if from < suffering.0 {
                     *suffering = (from, suffering.1 && sure);
@@ -135,11 +142,6 @@ impl LevelTracker<'_> {
     pub(super) fn may_hold_one(&self, level: CgroupId, cpu: u32) -> bool {
         let under = |leaf: &CgroupId| self.setting.path(leaf).contains(&level);
         let all_followed = self.setting.paths.keys().filter(|leaf| under(leaf)).all(|&leaf| self.setting.follows(leaf));
-        !all_followed || self.losses > 0 || self.holds_one(level, cpu)
-    }
-
-    /// Whether somebody who is followed is queued under a level on a CPU.
-    fn holds_one(&self, level: CgroupId, cpu: u32) -> bool {
-        self.queued.iter().any(|(leaf, on)| *on == cpu && self.setting.path(leaf).contains(&level))
+        !all_followed || self.losses > 0 || self.queued.iter().any(|(leaf, on)| *on == cpu && under(leaf))
     }
 }
