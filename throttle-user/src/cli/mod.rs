@@ -9,10 +9,12 @@ mod args;
 mod check;
 mod enter;
 mod exit;
+mod folder;
 mod interrupt;
 mod limited;
 mod load;
 mod observe;
+mod progress;
 mod recording;
 mod report;
 mod run;
@@ -24,10 +26,11 @@ mod timeline;
 mod top;
 mod tui;
 
-use std::process::ExitCode;
+use std::{path::Path, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
+use crate::workload::{ConfineError, join_cgroup};
 pub use exit::{Exit, Failure, OrExit, Verdict};
 
 /// Observe CFS bandwidth throttling with eBPF and say where every request's wall time went.
@@ -83,6 +86,18 @@ pub fn main() -> ExitCode {
         Verb::Spin => check::spin::run(),
     };
     exit::conclude(verdict)
+}
+
+/// Joins the cgroup that the user named, if any, before any thread is started.
+fn join(cgroup: Option<&Path>) -> Result<(), Failure> {
+    let Some(dir) = cgroup else { return Ok(()) };
+    join_cgroup(dir).map_err(|error| {
+        let exit = match error {
+            ConfineError::NotACgroup { .. } => Exit::BadInput,
+            ConfineError::Refused { .. } => Exit::CannotRun,
+        };
+        Failure::Told { exit, error: error.into() }
+    })
 }
 
 /// Sends the probe's own diagnostics (aya-log) to stderr.

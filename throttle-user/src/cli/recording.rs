@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{Context, anyhow};
+
 use super::exit::tell;
 use crate::{
     cgroup::{Counters, GroupError, Hierarchy, Quietness, Quota, Scratch, tree, wait_quiet},
@@ -82,7 +84,7 @@ impl Scope {
     }
 
     /// The container's id.
-    pub(super) fn leaf(&self) -> Option<CgroupId> {
+    fn leaf(&self) -> Option<CgroupId> {
         self.tasks.first().copied()
     }
 }
@@ -137,8 +139,28 @@ impl Recording {
     }
 
     /// Whether a task of a cgroup was seen on a CPU, be the event among those kept or not.
-    pub(super) fn saw_task_of(&self, cgroup: CgroupId) -> bool {
+    fn saw_task_of(&self, cgroup: CgroupId) -> bool {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).seen.contains(&cgroup)
+    }
+
+    /// Waits until a task of the container was seen on a CPU, which had one just now; or until `give_up`. The reader looks every few
+    /// milliseconds, so its switches are in the ring.
+    ///
+    /// # Errors
+    /// None was seen within a second, `although` what happened there.
+    pub(super) async fn sees(&self, scope: &Scope, although: &str, give_up: impl Fn() -> bool) -> anyhow::Result<()> {
+        let leaf = scope.leaf().context("the scratch tree has no container")?;
+        for _ in 0..50 {
+            if self.saw_task_of(leaf) || give_up() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Err(anyhow!(
+            "the probe saw no task of cgroup {} although {although}: this kernel's BTF does not describe the running kernel, or \
+             another cpu controller is in charge; nothing it says can be trusted",
+            leaf.0
+        ))
     }
 
     /// Makes what was written so far readable; the first failure to write is returned here, once.

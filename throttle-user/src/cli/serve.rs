@@ -14,10 +14,7 @@ use super::args;
 use super::exit::{Exit, Failure, OrExit as _, Verdict, print, tell};
 use crate::request::FanOut;
 use crate::time::DurationNs;
-use crate::workload::{
-    BurnDefaults, Burner, ConfineError, Server, ServerError, ServerOptions, WORK_MAX, WORK_MIN, WORKERS_MAX,
-    join_cgroup,
-};
+use crate::workload::{BurnDefaults, Burner, Server, ServerError, ServerOptions, WORK_MAX, WORK_MIN, WORKERS_MAX};
 
 /// Serve requests that burn a stated amount of CPU time each.
 ///
@@ -54,15 +51,7 @@ pub(super) struct ServeArgs {
 /// Runs the verb.
 pub(super) fn run(args: &ServeArgs) -> Verdict {
     let burner = Burner::calibrate();
-    if let Some(dir) = &args.cgroup {
-        join_cgroup(dir).map_err(|error| {
-            let exit = match error {
-                ConfineError::NotACgroup { .. } => Exit::BadInput,
-                ConfineError::Refused { .. } => Exit::CannotRun,
-            };
-            Failure::Told { exit, error: error.into() }
-        })?;
-    }
+    super::join(args.cgroup.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().or_exit(Exit::CannotRun)?;
     runtime.block_on(serve(args, burner))
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -258,15 +258,9 @@ fn print_line(line: &Line<'_>) -> Result<(), Failure> {
 
 /// A bar with time left where the number of requests is known, else a count.
 fn progress(hidden: bool, requests: Option<u64>) -> ProgressBar {
-    let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let bar = ProgressBar::with_draw_target(requests, target);
     let template = match requests {
         Some(_) => "{bar:30} {pos}/{len} requests, {eta} left, {msg}",
         None => "{pos} requests in {elapsed}, {msg}",
     };
-    // A template that indicatif refused would leave its own default, which serves as well.
-    match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
+    super::progress::bar(hidden, requests, template)
 }

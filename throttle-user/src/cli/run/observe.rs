@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, sync::mpsc::Receiver, time::Duration};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use tokio::task::block_in_place;
 
 use super::{
@@ -16,7 +16,7 @@ use crate::{
         exit::{Exit, Failure, OrExit, tell},
         recording::{Keeping, Recorded, Recording, Scope, read_levels, wait_until_quiet},
     },
-    event::{CgroupId, Event},
+    event::Event,
     probe::KernelLayout,
     run::{
         command::{CommandStatus, RawCommand},
@@ -107,8 +107,8 @@ async fn ready(stage: &Stage<'_>, signals: &Signals) -> Result<Ready, Failure> {
     signals.none_yet()?;
     let waiting =
         block_in_place(|| Waiting::start(scratch.container().path(), stage.command)).or_exit(Exit::CannotRun)?;
-    let leaf = scope.leaf().context("the scratch tree has no container").or_exit(Exit::CannotRun)?;
-    sees(&recording, leaf).await.or_exit(Exit::CannotRun)?;
+    // The child blocks as soon as it is in the group: a probe that works has seen it.
+    recording.sees(&scope, "one ran there", || false).await.or_exit(Exit::CannotRun)?;
     let quiet = block_in_place(|| wait_until_quiet(&scratch, || signals.first().is_some())).or_exit(Exit::CannotRun)?;
     let begin = LimitBegin {
         limit: stage.limit,
@@ -120,21 +120,6 @@ async fn ready(stage: &Stage<'_>, signals: &Signals) -> Result<Ready, Failure> {
         clock: ClockAnchor::take(),
     };
     Ok(Ready { waiting, recording, begin, limits_above, seen, scratch })
-}
-
-/// The child blocks as soon as it is in the group: a probe that works has seen it.
-async fn sees(recording: &Recording, leaf: CgroupId) -> anyhow::Result<()> {
-    for _ in 0..50 {
-        if recording.saw_task_of(leaf) {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    Err(anyhow!(
-        "the probe saw no task of cgroup {} although one ran there: this kernel's BTF does not describe the running kernel, or \
-         another cpu controller is in charge; nothing it says can be trusted",
-        leaf.0
-    ))
 }
 
 /// What is known when the command has ended.

@@ -19,7 +19,7 @@ use super::exit::{Exit, Failure, OrExit as _, Verdict, print};
 use crate::cgroup::{Bandwidth, Hierarchy, Learned, Phase, phase};
 use crate::request::SpikeSpan;
 use crate::time::{ClockAnchor, DurationNs, MonoNs, now};
-use crate::workload::{Burner, ConfineError, SLOT, SpikeError, SpikePlan, join_cgroup};
+use crate::workload::{Burner, SLOT, SpikeError, SpikePlan};
 
 /// Shortest time from the end of all preparation to the first spike.
 const LEAD: DurationNs = DurationNs::from_millis(50);
@@ -84,15 +84,7 @@ pub(super) fn run(args: &SpikeArgs) -> Verdict {
     let plan = plan.checked().or_exit(Exit::BadInput)?;
     // Outside the limit, as long as there is an outside.
     let burner = Burner::calibrate();
-    if let Some(dir) = &args.cgroup {
-        join_cgroup(dir).map_err(|error| {
-            let exit = match error {
-                ConfineError::NotACgroup { .. } => Exit::BadInput,
-                ConfineError::Refused { .. } => Exit::CannotRun,
-            };
-            Failure::Told { exit, error: error.into() }
-        })?;
-    }
+    super::join(args.cgroup.as_deref())?;
     let stop: Arc<AtomicBool> = Arc::default();
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         signal_hook::flag::register(signal as i32, Arc::clone(&stop))

@@ -1,8 +1,6 @@
 //! All steps in one tree of groups: groups, observer, steps, counters.
 
-use std::time::Duration;
-
-use anyhow::{Context, Result, anyhow};
+use anyhow::Result;
 use indicatif::ProgressBar;
 use tokio::task::block_in_place;
 
@@ -193,17 +191,5 @@ async fn warm_up(bench: &Bench<'_>, scratch: &Scratch, recording: &Recording, sc
         threads: 1,
     };
     generator::run(&job, bench.interrupt).await?;
-    let leaf = scope.leaf().context("the scratch tree has no container")?;
-    // The reader looks every few milliseconds; the spikes' switches are in the ring by now.
-    for _ in 0..50 {
-        if recording.saw_task_of(leaf) || bench.interrupt.is_asked() {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    Err(anyhow!(
-        "the probe saw no task of cgroup {} although one ran there: this kernel's BTF does not describe the running kernel, or \
-         another cpu controller is in charge; nothing it says can be trusted",
-        leaf.0
-    ))
+    recording.sees(scope, "one ran there", || bench.interrupt.is_asked()).await
 }

@@ -5,21 +5,21 @@ mod group;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{
     ability::Ability,
     args,
-    exit::{Exit, Failure, OrExit, Verdict, print, tell},
+    exit::{Exit, Failure, OrExit, Verdict},
+    folder::{self, Conclusion, Told, default_out, exit_of, unwritable},
     interrupt::Interrupt,
     limited::not_observed,
+    progress,
     report::write_spikes,
-    sweep::{default_out, exit_of, unwritable},
 };
 use crate::{
-    cgroup::{Bandwidth, CpuLimit, Hierarchy, Nesting, remove_stale},
+    cgroup::{Bandwidth, CpuLimit, Hierarchy, Nesting},
     report::spikes,
     run::{
         RunDir, SCHEMA,
@@ -126,15 +126,10 @@ async fn whole(args: &SpikesArgs, plan: SpikesPlan, bandwidth: Bandwidth, interr
         environment,
     };
     let dir = RunDir::create(&out, &head).map_err(unwritable)?;
-    for stale in remove_stale(&hierarchy).or_exit(Exit::CannotRun)? {
-        tell(format_args!("throttle: left behind by process {}: {}", stale.owner.pid, stale.removal));
-    }
-    if !args.quiet {
-        for missed in head.requirements.iter().filter(|requirement| !requirement.met) {
-            tell(format_args!("throttle: requirement missed: {} (found: {})", missed.name, missed.found));
-        }
-    }
-    let progress = progress(args.quiet || args.json, &head.plan);
+    folder::begin(&hierarchy, &head.requirements, told(args))?;
+    let steps = (head.plan.groups.len() * head.plan.steps().len()) as u64;
+    let template = "{bar:30} {pos}/{len} steps, {eta} left, {msg}";
+    let progress = progress::bar(args.quiet || args.json, Some(steps), template);
     let bench = group::Bench {
         hierarchy: &hierarchy,
         kernel: &kernel,
@@ -176,14 +171,7 @@ async fn groups(bench: &group::Bench<'_>) -> Result<(Vec<(Nesting, DerivedGroup)
             break;
         }
     }
-    let interrupted = bench.interrupt.is_asked().then(|| {
-        let error = if done.is_empty() {
-            anyhow!("interrupted before anything was measured; nothing is left behind")
-        } else {
-            anyhow!("interrupted; what was measured is in {}", bench.dir.path().display())
-        };
-        Failure::Told { exit: Exit::Interrupted, error }
-    });
+    let interrupted = bench.interrupt.is_asked().then(|| folder::interrupted(bench.dir, done.is_empty()));
     Ok((done, interrupted))
 }
 
@@ -204,23 +192,16 @@ fn conclude(
     }
     let summary = summarise(head, derived.iter().map(|(_, group)| group));
     let written = write_spikes(head, dir, &summary, derived);
-    if args.json {
-        let text = serde_json::to_string_pretty(&summary).context("the summary as JSON").or_exit(Exit::BrokeOff)?;
-        print(format_args!("{text}\n"))?;
-    } else {
-        print(format_args!("{}", spikes::text(&summary)))?;
-    }
-    if !args.quiet {
-        tell(format_args!("run folder: {}", dir.path().display()));
-    }
-    if let Some(failure) = broke {
-        if let Err(error) = written {
-            tell(format_args!("throttle: {error:#}"));
-        }
-        return Err(failure);
-    }
-    written.or_exit(Exit::BrokeOff)?;
-    Ok(if summary.is_right() { Exit::Done } else { Exit::NotRight })
+    let text = spikes::text(&summary);
+    folder::conclude(
+        dir,
+        told(args),
+        Conclusion { summary: &summary, text, is_right: summary.is_right(), written, broke },
+    )
+}
+
+const fn told(args: &SpikesArgs) -> Told {
+    Told { json: args.json, quiet: args.quiet }
 }
 
 fn plan(args: &SpikesArgs) -> anyhow::Result<SpikesPlan> {
@@ -251,15 +232,4 @@ fn plan(args: &SpikesArgs) -> anyhow::Result<SpikesPlan> {
         .checked()?;
     }
     Ok(plan)
-}
-
-fn progress(hidden: bool, plan: &SpikesPlan) -> ProgressBar {
-    let steps = (plan.groups.len() * plan.steps().len()) as u64;
-    let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let bar = ProgressBar::with_draw_target(Some(steps), target);
-    // A template that indicatif refused would leave its own default, which serves as well.
-    match ProgressStyle::with_template("{bar:30} {pos}/{len} steps, {eta} left, {msg}") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
 }

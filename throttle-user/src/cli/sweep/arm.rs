@@ -1,8 +1,8 @@
 //! One limit of a sweep: groups, server, observer, requests, counters.
 
-use std::{ops::ControlFlow, time::Duration};
+use std::ops::ControlFlow;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use tokio::task::block_in_place;
 
 use super::{background::Background, progress::Progress, server::BurnServer};
@@ -149,19 +149,7 @@ async fn warm_up(bench: &Bench<'_>, server: &BurnServer, recording: &Recording, 
         result = warm => result?,
         () = bench.interrupt.asked() => return Ok(()),
     }
-    let leaf = scope.leaf().context("the scratch tree has no container")?;
-    // The reader looks every few milliseconds; the request's switches are in the ring by now.
-    for _ in 0..50 {
-        if recording.saw_task_of(leaf) {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    Err(anyhow!(
-        "the probe saw no task of cgroup {} although a request was served there: this kernel's BTF does not describe the \
-         running kernel, or another cpu controller is in charge; nothing it says can be trusted",
-        leaf.0
-    ))
+    recording.sees(scope, "a request was served there", || false).await
 }
 
 fn load(plan: &SweepPlan) -> LoadPlan {

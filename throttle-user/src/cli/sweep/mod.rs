@@ -5,31 +5,32 @@ mod background;
 mod progress;
 mod server;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 
 use super::{
     ability::Ability,
     args,
-    exit::{Exit, Failure, OrExit, Verdict, is_out_of_files, print, tell},
+    exit::{Exit, Failure, OrExit, Verdict},
+    folder::{self, Conclusion, Told, default_out, exit_of, unwritable},
     interrupt::Interrupt,
     limited::{LimitedArgs, not_observed},
     report::write_derived,
 };
 use crate::{
-    cgroup::{CpuLimit, Hierarchy, ScratchError, Version, remove_stale},
+    cgroup::{CpuLimit, Hierarchy},
     report::table,
     request::FanOut,
     run::{
-        Head, RunDir, SCHEMA, StoreError, SweepPlan,
+        Head, RunDir, SCHEMA, SweepPlan,
         derive::{Derived, derive},
         environment::Environment,
         record::Ending,
         summary::summarise,
     },
-    time::{ClockAnchor, DurationNs},
+    time::DurationNs,
     workload::{WORK_MAX, WORK_MIN, WORKERS_MAX},
 };
 
@@ -112,30 +113,10 @@ async fn whole(
     let out = args.out.clone().unwrap_or_else(|| default_out(&environment, "sweep"));
     let head = Head { schema: SCHEMA, plan, requirements: environment.requirements(&hooks), environment };
     let dir = RunDir::create(&out, &head).map_err(unwritable)?;
-    for stale in remove_stale(&hierarchy).or_exit(Exit::CannotRun)? {
-        tell(format_args!("throttle: left behind by process {}: {}", stale.owner.pid, stale.removal));
-    }
-    if !args.quiet {
-        for missed in head.requirements.iter().filter(|requirement| !requirement.met) {
-            tell(format_args!("throttle: requirement missed: {} (found: {})", missed.name, missed.found));
-        }
-    }
+    folder::begin(&hierarchy, &head.requirements, told(args))?;
     let bench = Bench { args, hierarchy: &hierarchy, kernel: &kernel, head: &head, dir: &dir, arms, interrupt };
     let (derived, broke) = sweep(&bench).await?;
     conclude(args, &head, &dir, &derived, broke)
-}
-
-/// A folder that cannot be written is bad input, unless it has no room, or this process may open no more files.
-pub(super) fn unwritable(error: StoreError) -> Failure {
-    Failure::Told { exit: of_store(&error), error: error.into() }
-}
-
-fn of_store(error: &StoreError) -> Exit {
-    match error {
-        error if error.is_full() => Exit::BrokeOff,
-        StoreError::File { source, .. } if is_out_of_files(source) => Exit::CannotRun,
-        _ => Exit::BadInput,
-    }
 }
 
 struct Bench<'a> {
@@ -200,24 +181,9 @@ async fn sweep(bench: &Bench<'_>) -> Result<(Vec<Derived>, Option<Failure>), Fai
     }
     progress.done();
     if bench.interrupt.is_asked() && broke.is_none() {
-        let error = if done.is_empty() {
-            anyhow!("interrupted before anything was measured; nothing is left behind")
-        } else {
-            anyhow!("interrupted; what was measured is in {}", bench.dir.path().display())
-        };
-        broke = Some(Failure::Told { exit: Exit::Interrupted, error });
+        broke = Some(folder::interrupted(bench.dir, done.is_empty()));
     }
     Ok((done, broke))
-}
-
-/// What an arm that could not begin means for the whole.
-pub(super) fn exit_of(error: &anyhow::Error, is_first: bool) -> Exit {
-    match (error.downcast_ref::<ScratchError>(), error.downcast_ref::<StoreError>()) {
-        (Some(ScratchError::Place(_)), _) => Exit::BadInput,
-        _ if !is_first => Exit::BrokeOff,
-        (_, Some(error)) => of_store(error),
-        _ => Exit::CannotRun,
-    }
 }
 
 /// Writes summary and report, prints the table, and says how it ended.
@@ -231,23 +197,16 @@ fn conclude(args: &SweepArgs, head: &Head, dir: &RunDir, derived: &[Derived], br
     }
     let summary = summarise(head, derived);
     let written = write_derived(head, dir, &summary, derived);
-    if args.json {
-        let text = serde_json::to_string_pretty(&summary).context("the summary as JSON").or_exit(Exit::BrokeOff)?;
-        print(format_args!("{text}\n"))?;
-    } else if !summary.limits.is_empty() {
-        print(format_args!("{}", table::text(&summary)))?;
-    }
-    if !args.quiet {
-        tell(format_args!("run folder: {}", dir.path().display()));
-    }
-    if let Some(failure) = broke {
-        if let Err(error) = written {
-            tell(format_args!("throttle: {error:#}"));
-        }
-        return Err(failure);
-    }
-    written.or_exit(Exit::BrokeOff)?;
-    Ok(if summary.is_right() { Exit::Done } else { Exit::NotRight })
+    let text = if summary.limits.is_empty() { String::new() } else { table::text(&summary) };
+    folder::conclude(
+        dir,
+        told(args),
+        Conclusion { summary: &summary, text, is_right: summary.is_right(), written, broke },
+    )
+}
+
+const fn told(args: &SweepArgs) -> Told {
+    Told { json: args.json, quiet: args.quiet }
 }
 
 fn plan(args: &SweepArgs) -> anyhow::Result<SweepPlan> {
@@ -279,22 +238,4 @@ fn plan(args: &SweepArgs) -> anyhow::Result<SweepPlan> {
         burst_us: args.limited.burst_us()?,
         background: args.background,
     })
-}
-
-/// `results/<date>-<kernel>-<version>-<kind>`, with a number when that is taken.
-pub(super) fn default_out(environment: &Environment, kind: &str) -> PathBuf {
-    let seconds = i64::try_from(ClockAnchor::take().realtime_ns / 1_000_000_000).unwrap_or(0);
-    let date = jiff::Timestamp::from_second(seconds)
-        .map_or_else(|_| "undated".to_owned(), |now| now.strftime("%Y-%m-%d").to_string());
-    let version = match environment.cgroup_version {
-        Version::V1 => "v1",
-        Version::V2 => "v2",
-    };
-    let base = format!("{date}-{}-{version}-{kind}", environment.kernel);
-    let results = Path::new("results");
-    let numbered = (2..).map(|number| results.join(format!("{base}-{number}")));
-    std::iter::once(results.join(&base))
-        .chain(numbered)
-        .find(|path| !path.exists())
-        .unwrap_or_else(|| results.join(base))
 }
