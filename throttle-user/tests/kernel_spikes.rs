@@ -1,12 +1,11 @@
 //! `throttle spikes` on the running kernel: what a run of spikes leaves, deriving it again, and alarms over it. Needs root, the
 //! cpu controller and a kernel with BTF; without them these tests fail.
 
+mod whole_run;
+
 use std::{
-    collections::BTreeMap,
     fs,
-    path::Path,
-    process::{Command, Output, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    process::Stdio,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -16,44 +15,9 @@ use nix::{
     unistd::Pid,
 };
 use serde_json::Value;
+use whole_run::{DEADLINE, derived, done, json_lines, ns, of_type, one_at_a_time, throttle};
 
-const DEADLINE: Duration = Duration::from_secs(120);
 const DERIVED: [&str; 4] = ["spikes.jsonl", "periods.jsonl", "summary.json", "report.md"];
-
-fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn throttle(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_throttle"));
-    command.args(words).stdin(Stdio::null());
-    command
-}
-
-fn done(command: &mut Command) -> Output {
-    let output = command.output().expect("throttle starts");
-    eprint!("{}", String::from_utf8_lossy(&output.stderr));
-    output
-}
-
-fn json_lines(path: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(path).expect("a file of the run");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-}
-
-fn derived(dir: &Path) -> BTreeMap<&'static str, String> {
-    let read = |name: &'static str| (name, fs::read_to_string(dir.join(name)).expect("a derived file"));
-    DERIVED.into_iter().map(read).collect()
-}
-
-fn of_type<'a>(lines: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
-    lines.iter().filter(move |line| line["type"] == kind)
-}
-
-fn ns(line: &Value, field: &str) -> u64 {
-    line[field].as_u64().unwrap_or_else(|| panic!("{field} of {line}"))
-}
 
 #[test]
 fn kernel_spikes_are_cut_where_the_boundary_does_not_split_them_and_all_is_derived_again() {
@@ -108,10 +72,10 @@ fn kernel_spikes_are_cut_where_the_boundary_does_not_split_them_and_all_is_deriv
     assert_eq!(spikes.status.code(), Some(if agree { 0 } else { 1 }), "{steps:#?}");
     assert!(run.join("figures/spike-map-flat.svg").is_file());
 
-    let before = derived(&run);
+    let before = derived(&run, DERIVED);
     let report = done(&mut throttle(&["report", out]));
     assert_eq!(report.status.code(), spikes.status.code());
-    assert_eq!(derived(&run), before);
+    assert_eq!(derived(&run, DERIVED), before);
 
     let alert = done(&mut throttle(&["alert", out, "--over", "30m", "--json"]));
     assert_eq!(alert.status.code(), Some(0), "{alert:?}");

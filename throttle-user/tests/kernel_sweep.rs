@@ -1,12 +1,12 @@
 //! Whole runs of the `throttle` binary on the running kernel: what a run leaves, deriving it again, and a run that was killed.
 //! Needs root, the cpu controller and a kernel with BTF; without them these tests fail.
 
+mod whole_run;
+
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    process::{Child, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -16,45 +16,9 @@ use nix::{
     unistd::Pid,
 };
 use serde_json::Value;
+use whole_run::{DEADLINE, derived, done, json_lines, ns, of_type, one_at_a_time, throttle};
 
-const DEADLINE: Duration = Duration::from_secs(120);
 const DERIVED: [&str; 4] = ["runs.jsonl", "periods.jsonl", "summary.json", "report.md"];
-
-/// The second run looks for what the first left behind.
-fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn throttle(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_throttle"));
-    command.args(words).stdin(Stdio::null());
-    command
-}
-
-fn done(command: &mut Command) -> Output {
-    let output = command.output().expect("throttle starts");
-    eprint!("{}", String::from_utf8_lossy(&output.stderr));
-    output
-}
-
-fn json_lines(path: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(path).expect("a file of the run");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-}
-
-fn derived(dir: &Path) -> BTreeMap<&'static str, String> {
-    let read = |name: &'static str| (name, fs::read_to_string(dir.join(name)).expect("a derived file"));
-    DERIVED.into_iter().map(read).collect()
-}
-
-fn of_type<'a>(lines: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
-    lines.iter().filter(move |line| line["type"] == kind)
-}
-
-fn ns(line: &Value, field: &str) -> u64 {
-    line[field].as_u64().unwrap_or_else(|| panic!("{field} of {line}"))
-}
 
 #[test]
 fn kernel_a_run_is_derived_again_byte_for_byte_and_its_shares_sum_to_the_wall() {
@@ -91,10 +55,10 @@ fn kernel_a_run_is_derived_again_byte_for_byte_and_its_shares_sum_to_the_wall() 
     assert!(under("200m").iter().all(throttled), "60 ms of work do not fit 20 ms of quota");
     assert!(under("unlimited").iter().all(|request| !throttled(request)));
 
-    let before = derived(&run);
+    let before = derived(&run, DERIVED);
     let report = done(&mut throttle(&["report", out]));
     assert_eq!(report.status.code(), sweep.status.code(), "what is shown is as right as it was");
-    assert_eq!(derived(&run), before);
+    assert_eq!(derived(&run, DERIVED), before);
     assert!(String::from_utf8_lossy(&report.stdout).contains("200m"));
 }
 
@@ -133,9 +97,9 @@ fn kernel_a_killed_run_is_recovered_and_its_groups_are_removed_by_the_next() {
     let limit = of_type(&runs, "limit").next().expect("the limit it was at");
     assert_eq!(limit["ending"]["how"], "broken", "{limit:#}");
     assert_eq!(limit["agreement"]["verdict"], "not_compared", "{limit:#}");
-    let before = derived(&killed);
+    let before = derived(&killed, DERIVED);
     assert_eq!(done(throttle(&["report"]).arg(&killed)).status.code(), Some(1));
-    assert_eq!(derived(&killed), before);
+    assert_eq!(derived(&killed, DERIVED), before);
 
     let again = done(throttle(&["sweep", "--requests", "1", "--limits", "800m", "--gap", "1ms", "--out"]).arg(&next));
     assert!(matches!(again.status.code(), Some(0 | 1)), "{:?}", again.status);
