@@ -11,7 +11,6 @@ mod image;
 mod interrupt;
 mod musl;
 mod setup;
-mod spikes;
 mod study;
 mod sweep;
 mod test;
@@ -42,7 +41,7 @@ enum Task {
     /// Build a static binary and an OCI archive of it, for clusters.
     Image(image::Options),
     /// Build with real eBPF and spike in steps (`throttle spikes`).
-    Spikes(spikes::Options),
+    Spikes(sweep::Options),
     /// Run the study: the arms of results/PREREG.md, a folder each.
     Study(study::Options),
     /// Run the tests: formatting, lints, units, architecture, running kernel, other kernels in guests.
@@ -67,9 +66,9 @@ fn main() -> ExitCode {
 fn run(task: &Task) -> Result<ExitCode> {
     match task {
         Task::Setup(options) => setup::run(options).map(|()| ExitCode::SUCCESS),
-        Task::Sweep(options) => sweep::run(options).map(|()| ExitCode::SUCCESS),
+        Task::Sweep(options) => sweep::run("sweep", options).map(|()| ExitCode::SUCCESS),
         Task::Image(options) => image::run(options).map(|()| ExitCode::SUCCESS),
-        Task::Spikes(options) => spikes::run(options).map(|()| ExitCode::SUCCESS),
+        Task::Spikes(options) => sweep::run("spikes", options).map(|()| ExitCode::SUCCESS),
         Task::Study(options) => study::run(options),
         Task::Test(options) => test::run(options),
         Task::TrimBtf(options) => trim_btf::run(options).map(|()| ExitCode::SUCCESS),

@@ -1,4 +1,4 @@
-//! `cargo xtask sweep`: builds the observer with its eBPF object, then becomes `throttle sweep`.
+//! `cargo xtask sweep` and `spikes`: build the observer with its eBPF object, then become that verb of `throttle`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -10,21 +10,13 @@ use anyhow::{Context, Result, anyhow};
 use crate::exec::{Show, cargo, collect, line};
 use crate::setup;
 
-/// Everything is `throttle sweep`'s own.
+/// Everything is the verb's own.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Options {
-    /// Passed to `throttle sweep` as they stand (`--help` lists what it takes).
+    /// Passed to `throttle` as they stand, after the verb (`--help` lists what it takes).
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
     args: Vec<OsString>,
-}
-
-/// Returns only if something fails before the sweep.
-///
-/// # Errors
-/// As [`become_verb`].
-pub(crate) fn run(options: &Options) -> Result<()> {
-    become_verb("sweep", &options.args)
 }
 
 /// Completes the toolchain, builds, and becomes a verb of `throttle`: `exec(2)` puts it in our place, so that Ctrl-C and the exit code
@@ -32,10 +24,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 ///
 /// # Errors
 /// The toolchain cannot be completed, the build fails, or the program cannot be started.
-pub(crate) fn become_verb(verb: &str, args: &[OsString]) -> Result<()> {
+pub(crate) fn run(verb: &str, options: &Options) -> Result<()> {
     setup::run(&setup::Options {})?;
     let mut program = Command::new(build()?);
-    program.arg(verb).args(args);
+    program.arg(verb).args(&options.args);
     Err(program.exec()).with_context(|| format!("cannot start `{}`", line(&program)))
 }
 
